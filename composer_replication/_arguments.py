@@ -1,0 +1,55 @@
+"""Checks of the arguments that users pass: each raises a `ValueError` naming the argument and its value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Require `low <= value <= high`; NaN is refused."""
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value!r}")
+
+
+def check_positive(name: str, value: float | None) -> None:
+    """Require a finite value above zero; `None` means "not used" and passes."""
+    if value is not None and not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+
+
+def check_non_negative(name: str, value: float) -> None:
+    """Require a finite value of at least zero."""
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Require one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_same_shape(name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+    """Require two tensors of one shape."""
+    if tensor.shape != other.shape:
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}, {other_name} has {tuple(other.shape)}: they must be equal"
+        )
+
+
+def check_no_nan(losses: torch.Tensor, **sources: torch.Tensor) -> None:
+    """Raise if a loss is NaN, naming the source tensor that brought the NaN in.
+
+    Only the small tensor of losses is scanned; the sources are looked at once something is wrong.
+    """
+    if not bool(torch.isnan(losses).any()):
+        return
+    for name, source in sources.items():
+        count = int(torch.isnan(source).sum())
+        if count:
+            raise ValueError(f"{name} has {count} NaN values of {source.numel()}")
+    names = " and ".join(sources)
+    raise ValueError(f"the loss is NaN although {names} hold none: infinite values that cancel?")

@@ -1,0 +1,15 @@
+"""A model kit for tests and demos that needs no download: a tokenizer trained on the spot, real chat templates, small
+random models, and a loader for the real SmolLM2-135M weights where they are installed."""
+
+from composer_replication._lazy import lazy_exports
+
+_HOMES = {
+    "CHAT_TEMPLATES": "composer_replication._tiny.tokenizer",
+    "tiny_tokenizer": "composer_replication._tiny.tokenizer",
+    "tiny_model": "composer_replication._tiny.models",
+    "load_smollm2": "composer_replication._tiny.smollm2",
+    "run_loss_demo": "composer_replication._tiny.loss_demo",
+}
+
+__all__ = sorted(_HOMES)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

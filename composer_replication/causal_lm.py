@@ -1,0 +1,185 @@
+"""Run a causal LM up to its last hidden states, and find the head that turns them into logits.
+
+Losses that touch a tenth of the positions should not pay for logits at all of them. So the model is called through its
+own `forward` (wrappers, hooks and adapters stay in force) with logits for one position only, the hidden states are
+picked up behind the backbone, and the losses project the positions they need.
+
+Shapes: B batch, T positions, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+
+from composer_replication.distillation.fused.head import LogitHead
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenStates:
+    """What a forward pass left for the losses: (B, T, H) hidden states and the head that reads them."""
+
+    hidden: torch.Tensor
+    head: LogitHead
+
+    def predicting(self, index_P2: torch.Tensor) -> torch.Tensor:
+        """The (P, H) hidden states that predict the tokens at (P, 2) pairs of row and column: one column earlier."""
+        return self.hidden[index_P2[:, 0], index_P2[:, 1] - 1]
+
+
+def run_causal_lm(
+    model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+) -> HiddenStates:
+    """One forward pass; gradients as the caller's grad mode says.
+
+    A model whose head is not a plain linear layer behind a backbone (an adapter or quantisation on the head, logits
+    post-processed in a way its config does not name, or simply an unknown module) is run with full logits instead;
+    a warning says so once, because memory then grows with the vocabulary.
+    """
+    inner = _unwrapped(model)
+    parameters = inspect.signature(inner.forward).parameters
+    arguments: dict[str, Any] = {"input_ids": input_ids}
+    if attention_mask is not None:
+        arguments["attention_mask"] = attention_mask
+    if "use_cache" in parameters:
+        arguments["use_cache"] = False
+    parts = _backbone_and_head(inner, "logits_to_keep" in parameters)
+    if parts is None:
+        return HiddenStates(model(**arguments).logits, LogitHead(None))
+
+    backbone, linear = parts
+    captured: list[torch.Tensor] = []
+
+    def capture(_: nn.Module, __: Any, output: Any) -> None:
+        captured.append(output[0] if isinstance(output, tuple) else output.last_hidden_state)
+
+    hook = backbone.register_forward_hook(capture)
+    try:
+        last_logits = model(logits_to_keep=1, **arguments).logits
+    finally:
+        hook.remove()
+    finish = _finish(inner, linear, captured[-1], last_logits)
+    if finish is None:
+        return HiddenStates(model(**arguments).logits, LogitHead(None))
+    return HiddenStates(captured[-1], LogitHead(linear.weight, linear.bias, finish.scale, finish.softcap))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout and the like off for a teacher's pass, then restore each module's own mode."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@dataclass(frozen=True)
+class _Finish:
+    """What a model does to its logits after the linear head."""
+
+    scale: float
+    softcap: float | None
+
+
+# What was found out, by head module: a head that is replaced (a resized vocabulary) is looked at again.
+_finishes: WeakKeyDictionary[nn.Module, _Finish | None] = WeakKeyDictionary()
+_warned: WeakSet[nn.Module] = WeakSet()
+
+
+def _backbone_and_head(inner: nn.Module, keeps_logits: bool) -> tuple[nn.Module, nn.Linear] | None:
+    get_head = getattr(inner, "get_output_embeddings", None)
+    get_decoder = getattr(inner, "get_decoder", None)
+    if get_head is None or get_decoder is None or not keeps_logits:
+        _warn_full_logits(inner, "it does not expose a backbone, a head and `logits_to_keep`")
+        return None
+    linear, backbone = get_head(), get_decoder()
+    # Subclasses that compute something else (LoRA, 4-bit and 8-bit layers) bring their own forward.
+    if not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward:
+        _warn_full_logits(inner, f"its head is a {type(linear).__module__}.{type(linear).__name__}")
+        return None
+    if backbone is inner:
+        _warn_full_logits(inner, "its backbone cannot be told from its head")
+        return None
+    return backbone, linear
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The transformers model inside data-parallel wrappers (`.module`) and PEFT (`.get_base_model()`)."""
+    while isinstance(inner := getattr(model, "module", None), nn.Module):
+        model = inner
+    get_base_model = getattr(model, "get_base_model", None)
+    return get_base_model() if get_base_model is not None else model
+
+
+def _finish(
+    inner: nn.Module, linear: nn.Linear, hidden_BTH: torch.Tensor, last_logits_B1V: torch.Tensor
+) -> _Finish | None:
+    """Find the scale and cap that reproduce the model's own logits, from the values its config names.
+
+    Models disagree on what a config value does (one `logits_scaling` divides, another multiplies), so the candidates
+    are tried against the logits that the model itself gave at the last position.
+    """
+    if linear in _finishes:
+        return _finishes[linear]
+    with torch.no_grad():
+        plain = nn.functional.linear(hidden_BTH[:, -1:], linear.weight, linear.bias)
+        tolerance = 1e-4 if plain.dtype in (torch.float32, torch.float64) else 2e-2
+        matching = [
+            finish
+            for finish in _candidates(inner)
+            if torch.allclose(
+                LogitHead(None, scale=finish.scale, softcap=finish.softcap).finish(plain),
+                last_logits_B1V.to(plain.dtype),
+                rtol=tolerance,
+                atol=tolerance,
+            )
+        ]
+    if len(matching) == 1:
+        _finishes[linear] = matching[0]
+    elif not matching:
+        _finishes[linear] = None
+        _warn_full_logits(inner, "its logits are not a scaled, capped linear map of its hidden states")
+    # Several match only where the logits say nothing (all near zero): use one, look again next time.
+    return matching[0] if matching else None
+
+
+def _candidates(inner: nn.Module) -> list[_Finish]:
+    config: Any = getattr(inner, "config", None)
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config()
+
+    def named(name: str) -> float | None:
+        value = getattr(config, name, None)
+        return float(value) if isinstance(value, (int, float)) and value else None
+
+    scales = {1.0: None}
+    for name in ("logit_scale", "logits_scaling", "lm_head_multiplier"):
+        if (value := named(name)) is not None:
+            scales.update({value: None, 1.0 / value: None})
+    softcaps = {None: None, named("final_logit_softcapping"): None}
+    return [_Finish(scale, softcap) for softcap in softcaps for scale in scales]
+
+
+def _warn_full_logits(inner: nn.Module, reason: str) -> None:
+    if inner in _warned:
+        return
+    _warned.add(inner)
+    logger.warning(
+        "%s: %s. Losses will use logits at every position, and memory will grow with the vocabulary.",
+        type(inner).__name__,
+        reason,
+    )

@@ -1,0 +1,208 @@
+"""The three loss channels, one function each, over a model and a batch.
+
+Each is normalised by its own active tokens, so that data added to one does not dilute another. `compose_loss` sums
+them; a trainer calls the same functions with its own channel 1 in place of cross-entropy.
+
+Positions are those of *tokens*: a mask or an index names the token that is predicted, and the prediction is read one
+column earlier.
+
+Shapes: B rows, T columns, P positions or index pairs, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from composer_replication._arguments import check_choice, check_same_shape
+from composer_replication.causal_lm import HiddenStates, evaluating, run_causal_lm
+from composer_replication.distillation.dpo import dpo_loss
+from composer_replication.distillation.fused.divergence import Divergence, fused_divergence
+from composer_replication.distillation.fused.logprobs import fused_cross_entropy, fused_token_logprobs
+from composer_replication.distillation.simpo import simpo_loss
+
+Batch = Mapping[str, torch.Tensor]
+DPOVariant = Literal["dpo", "simpo"]
+
+_REFERENCES = ("dpo_chosen_ref_logprobs", "dpo_rejected_ref_logprobs")
+
+
+class ChannelLoss(NamedTuple):
+    """One channel's loss with gradient, and the number of tokens it is an average over (0: the channel was off)."""
+
+    loss: torch.Tensor
+    active_tokens: int
+
+
+def lm_channel(student: HiddenStates, inputs: Batch, *, label_smoothing: float = 0.0) -> ChannelLoss:
+    """Channel 1's stand-in: cross-entropy of the response tokens."""
+    input_ids = required(inputs, "input_ids")
+    index_P2 = _masked_tokens(inputs, "response_mask", "input_ids")
+    targets_P = input_ids[index_P2[:, 0], index_P2[:, 1]]
+    result = fused_cross_entropy(student.predicting(index_P2), targets_P, student.head, label_smoothing=label_smoothing)
+    return ChannelLoss(result.loss, targets_P.numel())
+
+
+def sdpo_channel(student: HiddenStates, teacher_model: nn.Module, inputs: Batch, divergence: Divergence) -> ChannelLoss:
+    """Channel 2: pull the student's predictions toward those made with the hint in context, at the paired tokens."""
+    student_P2, teacher_P2 = sdpo_pairs(inputs)
+    teacher = _teacher_states(teacher_model, inputs, teacher_P2)
+    result = fused_divergence(
+        divergence,
+        student.predicting(student_P2),
+        teacher.hidden,
+        student.head,
+        teacher_head=teacher.head,
+    )
+    return ChannelLoss(result.loss, student_P2.shape[0])
+
+
+def replay_channel(
+    model: nn.Module,
+    inputs: Batch,
+    *,
+    variant: DPOVariant = "dpo",
+    dpo_beta: float = 0.1,
+    simpo_beta: float = 2.0,
+    simpo_gamma: float = 1.0,
+) -> ChannelLoss:
+    """Channel 3: prefer what the teachers agreed on over what the student did."""
+    check_choice("dpo_variant", variant, ("dpo", "simpo"))
+    if variant == "dpo":
+        references = [required(inputs, name) for name in _REFERENCES]
+    sums_B, lengths_B = preference_logprobs(model, inputs)
+    tokens = int(lengths_B.sum())
+    if variant == "simpo":
+        chosen_B, rejected_B = (sums_B / lengths_B).chunk(2)
+        return ChannelLoss(simpo_loss(chosen_B, rejected_B, beta=simpo_beta, gamma=simpo_gamma), tokens)
+    chosen_B, rejected_B = sums_B.chunk(2)
+    for name, reference in zip(_REFERENCES, references, strict=True):
+        check_same_shape(name, reference, "the policy's log-probabilities", chosen_B)
+    return ChannelLoss(dpo_loss(chosen_B, rejected_B, *references, beta=dpo_beta), tokens)
+
+
+def preference_logprobs(model: nn.Module, inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Summed log-probabilities and lengths of the responses, (2·B,) each: first the chosen, then the rejected.
+
+    Both go through one forward pass. Call it without gradient on the reference policy to get the reference values.
+    """
+    input_ids, attention_mask, response_mask = _stacked_preferences(inputs)
+    states = run_causal_lm(model, input_ids, attention_mask)
+    index_P2 = response_mask.nonzero()
+    logprobs_P = fused_token_logprobs(
+        states.predicting(index_P2), input_ids[index_P2[:, 0], index_P2[:, 1]], states.head
+    )
+    sums_B = logprobs_P.new_zeros(input_ids.shape[0]).index_add(0, index_P2[:, 0], logprobs_P)
+    return sums_B, response_mask.sum(-1)
+
+
+def sdpo_pairs(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The (P, 2) positions of the tokens that channel 2 compares, in the student's and in the teacher's ids.
+
+    Explicit index pairs are taken as they are; without them, `sdpo_loss_mask` names the same columns in both. Either
+    way the token ids must agree, or the comparison would be between predictions of different things.
+    """
+    input_ids, teacher_ids = required(inputs, "input_ids"), required(inputs, "ctx_teacher_input_ids")
+    if ("sdpo_student_index" in inputs) != ("sdpo_teacher_index" in inputs):
+        raise ValueError("sdpo_student_index and sdpo_teacher_index come together: one of them is missing")
+    if "sdpo_student_index" in inputs:
+        student_P2, teacher_P2 = inputs["sdpo_student_index"], inputs["sdpo_teacher_index"]
+        check_same_shape("sdpo_student_index", student_P2, "sdpo_teacher_index", teacher_P2)
+        _check_index("sdpo_student_index", student_P2, "input_ids", input_ids)
+        _check_index("sdpo_teacher_index", teacher_P2, "ctx_teacher_input_ids", teacher_ids)
+    else:
+        if teacher_ids.shape != input_ids.shape:
+            raise ValueError(
+                f"ctx_teacher_input_ids has shape {tuple(teacher_ids.shape)}, input_ids {tuple(input_ids.shape)}: "
+                "pass sdpo_student_index and sdpo_teacher_index, or equal shapes"
+            )
+        student_P2 = teacher_P2 = _masked_tokens(inputs, "sdpo_loss_mask", "ctx_teacher_input_ids")
+    student_tokens = input_ids[student_P2[:, 0], student_P2[:, 1]]
+    teacher_tokens = teacher_ids[teacher_P2[:, 0], teacher_P2[:, 1]]
+    differing = (student_tokens != teacher_tokens).nonzero()
+    if differing.numel():
+        first = int(differing[0])
+        raise ValueError(
+            f"token ids differ at {differing.shape[0]} of {student_P2.shape[0]} paired positions; the first: "
+            f"input_ids{student_P2[first].tolist()} is {int(student_tokens[first])}, "
+            f"ctx_teacher_input_ids{teacher_P2[first].tolist()} is {int(teacher_tokens[first])}"
+        )
+    return student_P2, teacher_P2
+
+
+def _teacher_states(model: nn.Module, inputs: Batch, index_P2: torch.Tensor) -> HiddenStates:
+    """The teacher's (P, H) hidden states, from a pass over no more rows and columns than the pairs need."""
+    rows, row_of_P = torch.unique(index_P2[:, 0], return_inverse=True)
+    # The last token is predicted, not read: its own column is not needed.
+    columns = int(index_P2[:, 1].max())
+    attention_mask = inputs.get("ctx_teacher_attention_mask")
+    with torch.no_grad(), evaluating(model):
+        states = run_causal_lm(
+            model,
+            inputs["ctx_teacher_input_ids"][rows, :columns],
+            None if attention_mask is None else attention_mask[rows, :columns],
+        )
+        needed_P2 = torch.stack([row_of_P, index_P2[:, 1]], dim=1)
+        return HiddenStates(states.predicting(needed_P2), states.head)
+
+
+def _stacked_preferences(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Chosen above rejected: ids, attention mask and response mask, padded on the right to one width."""
+    stacks: tuple[list[torch.Tensor], ...] = ([], [], [])
+    width = max(required(inputs, f"dpo_{side}_input_ids").shape[1] for side in ("chosen", "rejected"))
+    for side in ("chosen", "rejected"):
+        ids, response_mask = (required(inputs, f"dpo_{side}_{part}") for part in ("input_ids", "response_mask"))
+        check_same_shape(f"dpo_{side}_response_mask", response_mask, f"dpo_{side}_input_ids", ids)
+        attention_mask = inputs.get(f"dpo_{side}_attention_mask", torch.ones_like(ids))
+        check_same_shape(f"dpo_{side}_attention_mask", attention_mask, f"dpo_{side}_input_ids", ids)
+        response_mask = _predictable(response_mask)
+        empty = (~response_mask.any(-1)).nonzero().flatten().tolist()
+        if empty:
+            raise ValueError(f"dpo_{side}_response_mask selects no token in rows {empty}")
+        for stack, tensor in zip(stacks, (ids, attention_mask, response_mask), strict=True):
+            stack.append(F.pad(tensor, (0, width - ids.shape[1])))
+    if stacks[0][0].shape != stacks[0][1].shape:
+        raise ValueError(
+            f"dpo_chosen_input_ids has {stacks[0][0].shape[0]} rows, dpo_rejected_input_ids "
+            f"{stacks[0][1].shape[0]}: they must pair up"
+        )
+    ids, attention_mask, response_mask = (torch.cat(stack) for stack in stacks)
+    return ids, attention_mask, response_mask
+
+
+def _masked_tokens(inputs: Batch, mask_name: str, ids_name: str) -> torch.Tensor:
+    """The (P, 2) positions that a mask selects, without the first column: nothing predicts it."""
+    mask = required(inputs, mask_name)
+    check_same_shape(mask_name, mask, ids_name, inputs[ids_name])
+    index_P2 = _predictable(mask).nonzero()
+    if index_P2.shape[0] == 0:
+        raise ValueError(f"{mask_name} selects no token of {ids_name} behind the first column")
+    return index_P2
+
+
+def _predictable(mask_BT: torch.Tensor) -> torch.Tensor:
+    active = mask_BT > 0
+    active[:, :1] = False
+    return active
+
+
+def _check_index(name: str, index_P2: torch.Tensor, ids_name: str, ids: torch.Tensor) -> None:
+    if index_P2.dim() != 2 or index_P2.shape[1] != 2 or index_P2.shape[0] == 0:
+        raise ValueError(f"{name} has shape {tuple(index_P2.shape)}, expected (pairs, 2) with at least one pair")
+    low, high = index_P2.amin(0).tolist(), index_P2.amax(0).tolist()
+    if low[0] < 0 or low[1] < 1 or high[0] >= ids.shape[0] or high[1] >= ids.shape[1]:
+        raise ValueError(
+            f"{name} spans rows {low[0]}..{high[0]} and columns {low[1]}..{high[1]}; {ids_name} of shape "
+            f"{tuple(ids.shape)} allows rows 0..{ids.shape[0] - 1} and columns 1..{ids.shape[1] - 1}"
+        )
+
+
+def required(inputs: Batch, name: str) -> torch.Tensor:
+    """The entry of that name, or a ValueError that lists what is there."""
+    if name not in inputs:
+        raise ValueError(f"inputs lacks {name!r}; it has {sorted(inputs)}")
+    return inputs[name]

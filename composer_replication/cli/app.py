@@ -1,0 +1,78 @@
+"""The `composer-replication` command (short: `crf`): its verbs, and how their failures reach the user.
+
+Exit codes: 0 done, 1 failed, 2 bad usage. An error is one line on standard error; `--debug` adds the traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+import composer_replication
+from composer_replication.cli.doctor import doctor
+from composer_replication.cli.quickstart import quickstart
+
+app = typer.Typer(
+    name="composer-replication",
+    help="Post-train any Hugging Face causal LM: GRPO, hint self-distillation and N-teacher trace replay.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(composer_replication.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Options that stand before the verb. `--debug` is read by `main`, which sees every error."""
+
+
+app.command(epilog="Example: composer-replication doctor --json")(doctor)
+app.command(epilog="Example: composer-replication quickstart --steps 40")(quickstart)
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; errors are printed, never raised."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        code = app(args=list(arguments), standalone_mode=False)
+    except typer.TyperException as error:
+        # Usage errors carry the exit code 2 and the command that was called.
+        context: Any = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context is not None else ""
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        if message:  # a call without a verb has printed the help already, and has no more to say
+            errors.print(f"[red]error:[/] {escape(message + hint)}")
+        return int(getattr(error, "exit_code", 1))
+    except (typer.Abort, KeyboardInterrupt):
+        errors.print("[red]stopped[/]")
+        return 130
+    except Exception as error:  # noqa: BLE001 - the last place that can turn an error into one line
+        if "--debug" in arguments:
+            traceback.print_exc()
+        message = " ".join(str(error).split()) or type(error).__name__
+        errors.print(f"[red]error:[/] {escape(message)}")
+        return 1
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,171 @@
+"""What this machine and this environment have: versions, working extras, cores, memory, accelerator."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from composer_replication import __version__
+from composer_replication._optional import EXTRAS, is_available
+
+DISTRIBUTION = "composer-replication"
+INSTALL = f"pip install '{DISTRIBUTION}[{{extra}}]'"
+_IMPORT_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class PackageState:
+    """A required package: the version that is installed (None: none) and whether it is one that is asked for."""
+
+    name: str
+    required: str
+    installed: str | None
+    fits: bool
+
+
+@dataclass(frozen=True)
+class ExtraState:
+    """An extra: `works` if its packages are there and its modules import; `problem` says why not."""
+
+    name: str
+    purpose: str
+    works: bool
+    problem: str
+    install: str
+    note: str
+    packages: list[PackageState] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything that `doctor` found."""
+
+    version: str
+    python: str
+    platform: str
+    cores: int
+    memory_gib: float
+    accelerator: str
+    core: list[PackageState]
+    extras: list[ExtraState]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the core can be used; extras are optional."""
+        return all(package.fits for package in self.core)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        return {**asdict(self), "healthy": self.healthy}
+
+
+def diagnose(*, imports: bool = True) -> Diagnosis:
+    """Look at the environment. With `imports`, every extra's modules are really imported, in processes of their own."""
+    requirements = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or []]
+    core = [_package_state(r) for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        extras = list(pool.map(lambda name: _extra_state(name, requirements, imports), EXTRAS))
+    return Diagnosis(
+        version=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cores=usable_cores(),
+        memory_gib=round(usable_memory() / 2**30, 1),
+        accelerator=accelerator(),
+        core=core,
+        extras=extras,
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def usable_memory() -> int:
+    """Bytes of memory: the machine's, or the container's limit where that is lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        text = limit.read_text().strip() if limit.is_file() else ""
+        if text.isdigit():
+            total = min(total, int(text))
+    return total
+
+
+def accelerator() -> str:
+    """The accelerator that torch would use, or "none"."""
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        return f"cuda: {', '.join(names)}"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return "none"
+
+
+def _package_state(requirement: Requirement) -> PackageState:
+    try:
+        installed: str | None = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        installed = None
+    fits = installed is not None and requirement.specifier.contains(installed, prereleases=True)
+    return PackageState(requirement.name, str(requirement.specifier), installed, fits)
+
+
+def _extra_state(name: str, requirements: list[Requirement], imports: bool) -> ExtraState:
+    extra = EXTRAS[name]
+    packages = [_package_state(requirement) for requirement in _requirements_of(name, requirements)]
+    missing = [package.name for package in packages if package.installed is None]
+    unfit = [
+        f"{package.name} {package.installed} (wanted {package.required})"
+        for package in packages
+        if package.installed is not None and not package.fits
+    ]
+    absent = [module for module in extra.modules if not is_available(module)]
+    if missing:
+        problem = f"not installed: {', '.join(missing)}"
+    elif unfit:
+        problem = f"other version: {', '.join(unfit)}"
+    elif absent:
+        problem = f"not installed: {', '.join(absent)}"
+    else:
+        problem = _import_problem(extra.modules) if imports else ""
+    return ExtraState(name, extra.purpose, not problem, problem, INSTALL.format(extra=name), extra.note, packages)
+
+
+def _requirements_of(extra: str, requirements: list[Requirement]) -> Iterator[Requirement]:
+    """The packages of an extra, those of the extras it includes among them."""
+    for requirement in requirements:
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            continue
+        if not requirement.marker.evaluate({"extra": extra}):
+            continue
+        if requirement.name == DISTRIBUTION:
+            for included in sorted(requirement.extras):
+                yield from _requirements_of(included, requirements)
+        else:
+            yield requirement
+
+
+def _import_problem(modules: tuple[str, ...]) -> str:
+    """Import modules in a process of their own: some take seconds, change global state, or crash."""
+    command = [sys.executable, "-W", "ignore", "-c", f"import {', '.join(modules)}"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"importing {', '.join(modules)} took more than {_IMPORT_TIMEOUT_S:g} s"
+    if run.returncode == 0:
+        return ""
+    last_line = (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]
+    return f"import fails: {last_line}"

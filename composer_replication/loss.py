@@ -1,0 +1,166 @@
+"""The three channels over one model and one batch, and their weighted sum.
+
+total = lm_ce + α·sdpo_jsd + β·trace_replay_dpo
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import nn
+
+from composer_replication._arguments import check_choice, check_non_negative, check_range
+from composer_replication.causal_lm import run_causal_lm
+from composer_replication.channels import (
+    Batch,
+    ChannelLoss,
+    DPOVariant,
+    lm_channel,
+    replay_channel,
+    required,
+    sdpo_channel,
+)
+from composer_replication.distillation.entropy_aware_opd import EntropyAwareOPD
+from composer_replication.distillation.fused.divergence import Divergence
+from composer_replication.distillation.taid import TAID
+from composer_replication.opsd import GeneralizedJSD
+
+SDPOWrapper = Literal["none", "taid", "entropy_opd"]
+
+
+@dataclass
+class LossComponents:
+    """The channels' losses as scalar tensors, their weighted sum, and how many tokens each of them saw.
+
+    `active_tokens` has one entry per channel, under the name of its field; 0 means the channel was off.
+    """
+
+    lm_ce: torch.Tensor
+    sdpo_jsd: torch.Tensor
+    trace_replay_dpo: torch.Tensor
+    total: torch.Tensor
+    active_tokens: dict[str, int] = field(default_factory=dict)
+
+    def detached(self) -> dict[str, float]:
+        """The four losses as Python floats, for logging."""
+        return {
+            name: float(getattr(self, name).detach()) for name in ("lm_ce", "sdpo_jsd", "trace_replay_dpo", "total")
+        }
+
+
+def compose_loss(
+    model: nn.Module,
+    inputs: Batch,
+    *,
+    alpha_sdpo: float = 0.1,
+    beta_replay: float = 0.05,
+    sdpo_jsd_beta: float = 0.5,
+    sdpo_temperature: float = 1.0,
+    sdpo_token_clip: float | None = None,
+    replay_dpo_beta: float = 0.1,
+    lm_ce_label_smoothing: float = 0.0,
+    dpo_variant: DPOVariant = "dpo",
+    sdpo_wrapper: SDPOWrapper = "none",
+    taid_t: float | None = None,
+    simpo_beta: float = 2.0,
+    simpo_gamma: float = 1.0,
+    entropy_opd_h_max: float | None = None,
+    teacher_model: nn.Module | None = None,
+) -> LossComponents:
+    """Compute `lm_ce + alpha_sdpo·sdpo_jsd + beta_replay·trace_replay_dpo`.
+
+    A channel is off if its weight is 0 or its inputs are absent; its loss is then 0 and so is its entry in
+    `active_tokens`. Inputs that are present but cannot be used raise.
+
+    Args:
+        model: a Hugging Face causal LM, or any module that takes `input_ids=` and returns an object with `.logits`.
+        inputs: the batch. Always `input_ids` and `response_mask` (B, T). For SDPO `ctx_teacher_input_ids` (B', T') with
+            either `sdpo_student_index` and `sdpo_teacher_index` (P, 2) — pairs of (row, column) naming the same
+            token in both — or `sdpo_loss_mask` of `input_ids`' shape. For replay `dpo_chosen_input_ids`,
+            `dpo_chosen_response_mask` and the `dpo_rejected_` ones, and for `dpo_variant="dpo"` also
+            `dpo_chosen_ref_logprobs`, `dpo_rejected_ref_logprobs` (B'',). Any `..._input_ids` may bring an
+            attention mask (`attention_mask`, `ctx_teacher_attention_mask`, `dpo_chosen_attention_mask`,
+            `dpo_rejected_attention_mask`); without one, padding is taken to be on the right.
+        alpha_sdpo: weight of channel 2.
+        beta_replay: weight of channel 3.
+        sdpo_jsd_beta: 0 forward KL, 1 reverse KL, between them the generalized JSD. Only for `sdpo_wrapper="none"`.
+        sdpo_temperature: divides student and teacher logits. Not used by TAID.
+        sdpo_token_clip: upper bound of one position's divergence. Only for `sdpo_wrapper="none"`.
+        replay_dpo_beta: β of DPO.
+        lm_ce_label_smoothing: as in `torch.nn.functional.cross_entropy`.
+        dpo_variant: "dpo", or "simpo" which needs no reference log-probabilities.
+        sdpo_wrapper: "none", "taid" or "entropy_opd".
+        taid_t: TAID's coefficient in [0, 1]; required with `sdpo_wrapper="taid"`.
+        simpo_beta: β of SimPO.
+        simpo_gamma: target margin of SimPO.
+        entropy_opd_h_max: entropy at which entropy-aware OPD is all forward KL; None is log V.
+        teacher_model: scores the hinted context instead of `model` itself (an EMA or frozen copy).
+
+    Raises:
+        ValueError: a setting out of range, a missing or misshapen input, an empty mask, token ids that differ at
+            paired positions, or NaN logits.
+    """
+    check_non_negative("alpha_sdpo", alpha_sdpo)
+    check_non_negative("beta_replay", beta_replay)
+    divergence = sdpo_divergence(
+        sdpo_wrapper,
+        jsd_beta=sdpo_jsd_beta,
+        temperature=sdpo_temperature,
+        token_clip=sdpo_token_clip,
+        taid_t=taid_t,
+        h_max=entropy_opd_h_max,
+    )
+    check_choice("dpo_variant", dpo_variant, ("dpo", "simpo"))
+    check_range("lm_ce_label_smoothing", lm_ce_label_smoothing, 0.0, 1.0)
+
+    input_ids = required(inputs, "input_ids")
+    student = run_causal_lm(model, input_ids, inputs.get("attention_mask"))
+    lm = lm_channel(student, inputs, label_smoothing=lm_ce_label_smoothing)
+    sdpo = replay = ChannelLoss(torch.zeros_like(lm.loss), 0)
+    if alpha_sdpo > 0 and "ctx_teacher_input_ids" in inputs:
+        sdpo = sdpo_channel(student, model if teacher_model is None else teacher_model, inputs, divergence)
+    if beta_replay > 0 and "dpo_chosen_input_ids" in inputs:
+        replay = replay_channel(
+            model,
+            inputs,
+            variant=dpo_variant,
+            dpo_beta=replay_dpo_beta,
+            simpo_beta=simpo_beta,
+            simpo_gamma=simpo_gamma,
+        )
+    return LossComponents(
+        lm_ce=lm.loss,
+        sdpo_jsd=sdpo.loss,
+        trace_replay_dpo=replay.loss,
+        total=lm.loss + alpha_sdpo * sdpo.loss + beta_replay * replay.loss,
+        active_tokens={
+            "lm_ce": lm.active_tokens,
+            "sdpo_jsd": sdpo.active_tokens,
+            "trace_replay_dpo": replay.active_tokens,
+        },
+    )
+
+
+def sdpo_divergence(
+    wrapper: SDPOWrapper,
+    *,
+    jsd_beta: float = 0.5,
+    temperature: float = 1.0,
+    token_clip: float | None = None,
+    taid_t: float | None = None,
+    h_max: float | None = None,
+) -> Divergence:
+    """The criterion of channel 2 by its name in the settings; all settings are checked, used or not."""
+    check_choice("sdpo_wrapper", wrapper, ("none", "taid", "entropy_opd"))
+    jsd = GeneralizedJSD(beta=jsd_beta, temperature=temperature, token_clip=token_clip)
+    entropy_aware = EntropyAwareOPD(h_max=h_max, temperature=temperature)
+    taid = None if taid_t is None else TAID(taid_t)
+    if wrapper == "none":
+        return jsd
+    if wrapper == "entropy_opd":
+        return entropy_aware
+    if taid is None:
+        raise ValueError("sdpo_wrapper='taid' needs taid_t in [0, 1], got None: drive it from TAIDScheduler.t")
+    return taid
