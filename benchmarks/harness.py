@@ -1,0 +1,232 @@
+"""What the benchmarks share: how a contestant is measured, in which order, and how the figures are reported.
+
+Every measurement is a process of its own, because an allocator keeps what an earlier contestant freed and hands it out
+again without the kernel noticing. Contestants take turns, so that a machine that slows down slows all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+Shape = TypeVar("Shape")  # a dataclass of sizes
+
+# The file that resets the kernel's record of a process's peak memory.
+_PEAK_RESET = Path("/proc/self/clear_refs")
+_MEBIBYTE = 2**20
+
+
+class BenchmarkError(Exception):
+    """The figures would mean nothing: a contestant crashed, or contestants computed different things."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One contestant with its inputs in memory.
+
+    `run` does one forward and backward pass and gives its losses by name. `leaves` are the tensors whose `.grad` it
+    fills, in named groups. The gradients of `excluded` exist only after a run, but do not count as its memory.
+    """
+
+    run: Callable[[], dict[str, float]]
+    leaves: Mapping[str, Sequence[torch.Tensor]] = field(default_factory=dict)
+    excluded: Sequence[torch.Tensor] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """An upper bound on a contestant's figure ("seconds" or "peak_bytes") divided by a peer's."""
+
+    name: str
+    figure: str
+    contestant: str
+    peer: str
+    at_most: float
+
+
+@dataclass(frozen=True)
+class Benchmark(Generic[Shape]):
+    """Contestants over one problem. `tolerances` has, by name, how far losses and gradient norms may differ."""
+
+    name: str
+    contestants: Sequence[str]
+    prepare: Callable[[str, Shape], Prepared]
+    full: Shape
+    quick: Shape
+    warm_up: Shape  # so small that what it leaves in the allocator does not matter
+    tolerances: Mapping[str, float]
+    targets: Sequence[Target]
+    repeats: int = 3
+    quick_repeats: int = 2
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def shape(self, quick: bool) -> Shape:
+        """The problem's sizes."""
+        return self.quick if quick else self.full
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--quick", action="store_true", help="smaller shapes and fewer repeats, under one minute")
+    parser.add_argument("--repeats", type=_at_least_one, metavar="N", help="processes per contestant")
+    parser.add_argument("--contestant", help=argparse.SUPPRESS)
+    return parser
+
+
+def run(benchmark: Benchmark[Any], arguments: argparse.Namespace) -> int:
+    """Measure, report, and give the exit code: 0 whether or not targets hold, 1 if there is nothing to report."""
+    try:
+        if not _PEAK_RESET.exists():
+            raise BenchmarkError(f"{_PEAK_RESET} is missing: peak memory is measured through it, which takes Linux")
+        if arguments.contestant is not None:
+            print(json.dumps(_measure(benchmark, arguments.contestant, benchmark.shape(arguments.quick))))
+            return 0
+        report = _report(benchmark, arguments.quick, arguments.repeats)
+    except BenchmarkError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(report))
+    else:
+        _print_tables(report)
+    return 0
+
+
+def _measure(benchmark: Benchmark[Any], contestant: str, shape: Any) -> dict[str, float]:
+    """In the child: memory on the first run of the full size, time on the second.
+
+    The order matters: after a run the allocator may hold memory that the next one would get for free. The small run
+    before both loads libraries and starts threads, which are no contestant's memory.
+    """
+    benchmark.prepare(contestant, benchmark.warm_up).run()
+    prepared = benchmark.prepare(contestant, shape)
+    figures, peak_bytes = _with_peak(prepared.run)
+    for name, tensors in prepared.leaves.items():
+        figures[name] = torch.stack([torch.linalg.vector_norm(t.grad) for t in tensors]).norm().item()
+    for tensor in (t for tensors in prepared.leaves.values() for t in tensors):
+        tensor.grad = None
+    gc.collect()
+    start = time.perf_counter()
+    prepared.run()
+    seconds = time.perf_counter() - start
+    gradient_bytes = sum(t.numel() * t.element_size() for t in prepared.excluded)
+    return {"seconds": seconds, "peak_bytes": peak_bytes - gradient_bytes, **figures}
+
+
+def _with_peak(function: Callable[[], dict[str, float]]) -> tuple[dict[str, float], int]:
+    """Its result, and how far the resident memory rose above what it was before."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    _PEAK_RESET.write_text("5")
+    before = _resident_bytes("VmRSS")
+    if _resident_bytes("VmHWM") > before + 16 * _MEBIBYTE:
+        raise BenchmarkError(
+            f"writing to {_PEAK_RESET} did not reset the peak: is this a sandbox without a real /proc?"
+        )
+    result = function()
+    return result, _resident_bytes("VmHWM") - before
+
+
+def _resident_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise BenchmarkError(f"/proc/self/status has no {name}")
+
+
+def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict[str, Any]:
+    repeats = repeats or (benchmark.quick_repeats if quick else benchmark.repeats)
+    rounds = [contestant for _ in range(repeats) for contestant in benchmark.contestants]
+    measured: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in benchmark.contestants}
+    console = Console(stderr=True)
+    for contestant in track(rounds, benchmark.name, console=console, disable=not console.is_terminal):
+        measured[contestant].append(_in_child(benchmark, contestant, quick))
+    for name, tolerance in benchmark.tolerances.items():
+        _check_agreement(name, tolerance, measured)
+    results: dict[str, Any] = {
+        contestant: {
+            **{figure: statistics.median(run[figure] for run in runs) for figure in ("seconds", "peak_bytes")},
+            "repeats": runs,
+        }
+        for contestant, runs in measured.items()
+    }
+    return {
+        "benchmark": benchmark.name,
+        "machine": _machine(),
+        "shape": asdict(benchmark.shape(quick)),
+        "results": results,
+        "targets": [_judged(target, results) for target in benchmark.targets],
+    }
+
+
+def _in_child(benchmark: Benchmark[Any], contestant: str, quick: bool) -> dict[str, float]:
+    command = [sys.executable, sys.argv[0], "--contestant", contestant, *(["--quick"] if quick else [])]
+    child = subprocess.run(
+        command, env={**os.environ, **benchmark.environment}, capture_output=True, text=True, check=False
+    )
+    if child.returncode != 0:
+        reason = (child.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
+        raise BenchmarkError(f"contestant {contestant!r} ended with exit code {child.returncode}: {reason}")
+    measurement: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
+    return measurement
+
+
+def _check_agreement(name: str, tolerance: float, measured: Mapping[str, list[dict[str, float]]]) -> None:
+    values = {c: [run[name] for run in runs] for c, runs in measured.items() if name in runs[0]}
+    everything = [value for of_contestant in values.values() for value in of_contestant]
+    # Written so that a NaN disagrees.
+    if not max(everything) - min(everything) <= tolerance * max(map(abs, everything)):
+        raise BenchmarkError(f"{name} differs by more than {tolerance:g} of its size: {values}")
+
+
+def _judged(target: Target, results: Mapping[str, Any]) -> dict[str, Any]:
+    value = results[target.contestant][target.figure] / results[target.peer][target.figure]
+    return {"name": target.name, "value": value, "bound": f"<={target.at_most:g}", "holds": value <= target.at_most}
+
+
+def _machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else "unknown",
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _print_tables(report: Mapping[str, Any]) -> None:
+    described = [f"{name} {value}" for part in ("machine", "shape") for name, value in report[part].items()]
+    results = Table("contestant", "seconds", "MiB", "seconds of each repeat", title=report["benchmark"])
+    for contestant, figures in report["results"].items():
+        each = " ".join(f"{run['seconds']:.2f}" for run in figures["repeats"])
+        results.add_row(contestant, f"{figures['seconds']:.2f}", f"{figures['peak_bytes'] / _MEBIBYTE:.0f}", each)
+    targets = Table("target", "value", "bound", "holds")
+    for target in report["targets"]:
+        targets.add_row(target["name"], f"{target['value']:.3f}", target["bound"], "yes" if target["holds"] else "NO")
+    console = Console()
+    console.print(", ".join(described), results, targets, sep="\n", highlight=False)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
