@@ -108,7 +108,7 @@ def random_batch(shape: Shape) -> Batch:
         response = token_ids(shape.preference_pairs, shape.columns - prompt)
         batch[f"dpo_{side}_input_ids"] = torch.cat([shared_prompt, response], dim=1)
         batch[f"dpo_{side}_response_mask"] = response_mask.repeat(shape.preference_pairs, 1)
-    # A policy that has moved from its reference: between equals every margin would be 0, and the check would see little.
+    # A policy that has moved from its reference: with equals every margin would be 0, and the check would see little.
     with torch.no_grad():
         references, _ = preference_logprobs(model_with(shape, spread=3.1), batch)
     batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"] = references.chunk(2)

@@ -20,7 +20,7 @@ from composer_replication._optional import EXTRAS, is_available
 
 DISTRIBUTION = "composer-replication"
 INSTALL = f"pip install '{DISTRIBUTION}[{{extra}}]'"
-_IMPORT_TIMEOUT_S = 180.0
+_PROBE_TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Diagnosis:
     cores: int
     memory_gib: float
     accelerator: str
+    bfloat16: str
     core: list[PackageState]
     extras: list[ExtraState]
 
@@ -74,6 +75,7 @@ def diagnose(*, imports: bool = True) -> Diagnosis:
     requirements = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or []]
     core = [_package_state(r) for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
     with ThreadPoolExecutor(max_workers=2) as pool:
+        bfloat16 = pool.submit(bfloat16_problem)
         extras = list(pool.map(lambda name: _extra_state(name, requirements, imports), EXTRAS))
     return Diagnosis(
         version=__version__,
@@ -82,6 +84,7 @@ def diagnose(*, imports: bool = True) -> Diagnosis:
         cores=usable_cores(),
         memory_gib=round(usable_memory() / 2**30, 1),
         accelerator=accelerator(),
+        bfloat16=bfloat16.result() or "works",
         core=core,
         extras=extras,
     )
@@ -112,6 +115,20 @@ def accelerator() -> str:
     if torch.backends.mps.is_available():
         return "mps"
     return "none"
+
+
+def bfloat16_problem() -> str:
+    """What is wrong with bfloat16 matrix products on this CPU; empty if they work.
+
+    Some virtual machines announce AMX and then kill the process that uses it, which only another process survives.
+    """
+    run = _python("import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a")
+    if run is None or run.returncode >= 0:
+        return "" if run is not None and run.returncode == 0 else f"fails: {_last_line(run)}"
+    return (
+        f"kills the process (signal {-run.returncode}): set ONEDNN_MAX_CPU_ISA=AVX512_CORE in the environment, "
+        "or train in float32"
+    )
 
 
 def _package_state(requirement: Requirement) -> PackageState:
@@ -160,12 +177,20 @@ def _requirements_of(extra: str, requirements: list[Requirement]) -> Iterator[Re
 
 def _import_problem(modules: tuple[str, ...]) -> str:
     """Import modules in a process of their own: some take seconds, change global state, or crash."""
-    command = [sys.executable, "-W", "ignore", "-c", f"import {', '.join(modules)}"]
+    run = _python(f"import {', '.join(modules)}")
+    return "" if run is not None and run.returncode == 0 else f"import fails: {_last_line(run)}"
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str] | None:
+    """Run code in a fresh interpreter; None if it takes too long."""
+    command = [sys.executable, "-W", "ignore", "-c", code]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return f"importing {', '.join(modules)} took more than {_IMPORT_TIMEOUT_S:g} s"
-    if run.returncode == 0:
-        return ""
-    last_line = (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]
-    return f"import fails: {last_line}"
+        return None
+
+
+def _last_line(run: subprocess.CompletedProcess[str] | None) -> str:
+    if run is None:
+        return f"no answer within {_PROBE_TIMEOUT_S:g} s"
+    return (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]

@@ -59,6 +59,7 @@ def render_conversation(
     """
     text = _template(tokenizer, messages, tools)
     ids, starts = _tokenise(tokenizer, text)
+    borders = [*starts, len(text)]
     turns = []
     for index, message in enumerate(messages):
         if message["role"] != "assistant":
@@ -68,7 +69,7 @@ def render_conversation(
         before = _prefix(tokenizer, messages[:index], tools, text, index)
         prompt = _prefix(tokenizer, messages[:index], tools, text, index, add_generation_prompt=True)
         through = _prefix(tokenizer, messages[: index + 1], tools, text, index)
-        header, start, stop = (_token_at(starts, len(part), index) for part in (before, prompt, through))
+        header, start, stop = (_token_at(borders, len(part), index) for part in (before, prompt, through))
         turns.append(AssistantTurn(index, header, start, _end_of_turn(tokenizer, ids, start, stop)))
     return RenderedConversation(ids, turns)
 
@@ -138,9 +139,9 @@ def _tokenise(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
     return list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
 
 
-def _token_at(starts: list[int], character: int, turn: int) -> int:
-    token = bisect_left(starts, character)
-    if token < len(starts) and starts[token] != character:
+def _token_at(borders: list[int], character: int, turn: int) -> int:
+    token = bisect_left(borders, character)
+    if borders[token] != character:
         raise ValueError(
             f"a token straddles the border of message {turn}: its tokens cannot be told from its neighbour's"
         )

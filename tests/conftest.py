@@ -8,6 +8,8 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Some virtual machines announce AMX and then kill the process that uses it. `doctor` finds this out for users.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
 from typing import Any
 

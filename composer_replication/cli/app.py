@@ -18,6 +18,8 @@ import composer_replication
 from composer_replication.cli.doctor import doctor
 from composer_replication.cli.quickstart import quickstart
 
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
+
 app = typer.Typer(
     name="composer-replication",
     help="Post-train any Hugging Face causal LM: GRPO, hint self-distillation and N-teacher trace replay.",
@@ -66,13 +68,12 @@ def run(arguments: Sequence[str]) -> int:
         if message:  # a call without a verb has printed the help already, and has no more to say
             errors.print(f"[red]error:[/] {escape(message + hint)}")
         return int(getattr(error, "exit_code", 1))
-    except (typer.Abort, KeyboardInterrupt):
-        errors.print("[red]stopped[/]")
-        return 130
     except Exception as error:  # noqa: BLE001 - the last place that can turn an error into one line
         if "--debug" in arguments:
             traceback.print_exc()
         message = " ".join(str(error).split()) or type(error).__name__
         errors.print(f"[red]error:[/] {escape(message)}")
         return 1
+    if code == _INTERRUPTED:
+        errors.print("stopped")
     return code if isinstance(code, int) else 0

@@ -38,8 +38,9 @@ def doctor(
 def _show(console: Console, diagnosis: Diagnosis) -> None:
     console.print(f"composer-replication {diagnosis.version} on Python {diagnosis.python}, {diagnosis.platform}")
     console.print(
-        f"{diagnosis.cores} cores, {diagnosis.memory_gib} GiB of memory, accelerator: {diagnosis.accelerator}\n"
+        f"{diagnosis.cores} cores, {diagnosis.memory_gib} GiB of memory, accelerator: {diagnosis.accelerator}"
     )
+    console.print(f"bfloat16 on the CPU: {diagnosis.bfloat16}\n")
     core = Table("core package", "installed", "required")
     for package in diagnosis.core:
         core.add_row(package.name, _mark(package.fits, package.installed or "missing"), package.required)

@@ -22,8 +22,11 @@ def quickstart(
 
     Needs no download and no accelerator. Shows for every step each channel's loss and how many tokens it saw.
     """
+    import torch
+
     from composer_replication._tiny import run_loss_demo
 
+    torch.set_num_threads(1)  # for a model this small, handing work to a second thread costs more than the work
     demo = run_loss_demo(steps=steps, template=template, seed=seed)
     if as_json:
         typer.echo(json.dumps({"steps": [asdict(step) for step in demo]}))

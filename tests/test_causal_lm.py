@@ -1,0 +1,147 @@
+"""Hidden states and head of real architectures give back the model's own logits; what cannot be taken apart is said."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+
+from composer_replication._tiny import tiny_model
+from composer_replication.causal_lm import evaluating, run_causal_lm
+
+SMALL = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+# Each finishes its logits in another way: not at all, capped, multiplied, divided, with a bias, under other names.
+ARCHITECTURES = {
+    "Qwen2": SMALL,
+    "Llama": SMALL,
+    "Gemma2": {**SMALL, "head_dim": 8, "final_logit_softcapping": 2.0},
+    "Cohere": {**SMALL, "logit_scale": 0.3},
+    "Granite": {**SMALL, "logits_scaling": 4.0},
+    "Phi": SMALL,
+    "GPT2": {"vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": None, "eos_token_id": None},
+}
+
+
+def build(name: str) -> Any:
+    config = getattr(transformers, f"{name}Config")(**ARCHITECTURES[name])
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_hidden_states_and_head_reproduce_the_logits(name: str) -> None:
+    model = build(name)
+    ids = torch.randint(0, 60, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    with torch.no_grad():
+        states = run_causal_lm(model, ids, mask)
+        expected = model(ids, attention_mask=mask).logits
+    assert states.head.weight is model.get_output_embeddings().weight
+    torch.testing.assert_close(states.head.logits(states.hidden), expected)
+    # The second call goes by what the first found out.
+    with torch.no_grad():
+        again = run_causal_lm(model, ids, mask)
+    assert again.head.is_same(states.head)
+
+
+def test_only_one_position_is_projected(qwen_model: Any) -> None:
+    projected = []
+    qwen_model.lm_head.register_forward_hook(lambda _, inputs, __: projected.append(inputs[0].shape[1]))
+    run_causal_lm(qwen_model, torch.randint(0, 640, (2, 9)))
+    assert projected == [1]
+
+
+def test_predicting_reads_one_column_earlier(qwen_model: Any) -> None:
+    states = run_causal_lm(qwen_model, torch.randint(0, 640, (2, 9)))
+    picked = states.predicting(torch.tensor([[1, 3], [0, 8]]))
+    assert torch.equal(picked, torch.stack([states.hidden[1, 2], states.hidden[0, 7]]))
+
+
+def test_lora_beside_the_head_keeps_the_fused_path(qwen_model: Any) -> None:
+    model = get_peft_model(qwen_model, LoraConfig(target_modules=["q_proj"], r=2, init_lora_weights=False))
+    ids = torch.randint(0, 640, (2, 9))
+    states = run_causal_lm(model, ids)
+    assert states.head.weight is not None
+    torch.testing.assert_close(states.head.logits(states.hidden), model(ids).logits)
+
+
+def test_lora_on_the_head_falls_back_to_full_logits_and_says_so(
+    qwen_model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = get_peft_model(qwen_model, LoraConfig(target_modules=["lm_head"], r=2))
+    ids = torch.randint(0, 640, (2, 9))
+    with caplog.at_level(logging.WARNING):
+        states = run_causal_lm(model, ids)
+        run_causal_lm(model, ids)
+    assert states.head.weight is None
+    assert torch.equal(states.hidden, model(ids).logits)
+    assert [record.message for record in caplog.records if "logits at every position" in record.message] == [
+        "Qwen2ForCausalLM: its head is a peft.tuners.lora.layer.Linear. Losses will use logits at every position, "
+        "and memory will grow with the vocabulary."
+    ]
+
+
+def test_logits_post_processed_in_an_unknown_way_fall_back(caplog: pytest.LogCaptureFixture) -> None:
+    class Shifted(transformers.Qwen2ForCausalLM):
+        def forward(self, *args: Any, logits_to_keep: int = 0, **kwargs: Any) -> Any:
+            output = super().forward(*args, logits_to_keep=logits_to_keep, **kwargs)
+            output.logits = output.logits * torch.linspace(1, 2, output.logits.shape[-1])
+            return output
+
+    model = Shifted(tiny_model("qwen2", vocab_size=60).config)
+    ids = torch.randint(0, 60, (2, 5))
+    with caplog.at_level(logging.WARNING):
+        states = run_causal_lm(model, ids)
+    assert states.head.weight is None
+    assert torch.equal(states.hidden, model(ids).logits)
+    assert "not a scaled, capped linear map" in caplog.text
+
+
+def test_any_module_that_returns_logits_will_do() -> None:
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(60, 60)
+
+        def forward(self, input_ids: torch.Tensor) -> Any:
+            return SimpleNamespace(logits=self.embedding(input_ids))
+
+    model, ids = Plain(), torch.randint(0, 60, (2, 5))
+    states = run_causal_lm(model, ids)
+    assert torch.equal(states.head.logits(states.hidden), model(ids).logits)
+
+
+def test_a_resized_vocabulary_is_noticed(qwen_model: Any) -> None:
+    run_causal_lm(qwen_model, torch.randint(0, 640, (1, 4)))
+    qwen_model.resize_token_embeddings(700)
+    states = run_causal_lm(qwen_model, torch.randint(0, 700, (1, 4)))
+    assert states.head.weight.shape[0] == 700
+
+
+def test_evaluating_restores_each_modules_own_mode(qwen_model: Any) -> None:
+    qwen_model.train()
+    frozen = qwen_model.model.layers[0].eval()
+    with evaluating(qwen_model):
+        assert not any(module.training for module in qwen_model.modules())
+    assert qwen_model.training
+    assert qwen_model.model.layers[1].training
+    assert not frozen.training

@@ -1,0 +1,112 @@
+"""Turns found in one rendering by the real chat templates, and hints spliced in without touching the other ids."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from composer_replication.rendering import render_conversation, splice_hint
+
+CALL = {"type": "function", "function": {"name": "read_file", "arguments": {"path": "a b.py"}}}
+CONVERSATION = [
+    {"role": "system", "content": "You are a coding agent."},
+    {"role": "user", "content": "Fix the bug. Überprüfe es 🙂"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "Error: no such file"},
+    {"role": "assistant", "content": "The file is missing 🙂."},
+    {"role": "user", "content": "Try again."},
+    {"role": "assistant", "content": "Done."},
+]
+
+
+def spoken(tokenizer: Any, conversation: list[dict[str, Any]]) -> list[str]:
+    rendered = render_conversation(tokenizer, conversation)
+    return [tokenizer.decode(rendered.ids[turn.start : turn.stop]) for turn in rendered.turns]
+
+
+def test_ids_are_those_of_the_template(tokenizer: Any) -> None:
+    rendered = render_conversation(tokenizer, CONVERSATION)
+    assert rendered.ids == tokenizer.apply_chat_template(CONVERSATION, return_dict=False)
+
+
+def test_turns_start_where_generation_starts_and_end_with_the_end_token(tokenizer: Any) -> None:
+    rendered = render_conversation(tokenizer, CONVERSATION)
+    assert [turn.message for turn in rendered.turns] == [2, 4, 6]
+    for turn in rendered.turns:
+        prompt = tokenizer.apply_chat_template(
+            CONVERSATION[: turn.message], add_generation_prompt=True, return_dict=False
+        )
+        assert rendered.ids[: turn.start] == prompt
+        assert rendered.ids[turn.stop - 1] == tokenizer.eos_token_id
+        assert tokenizer.eos_token_id not in rendered.ids[turn.start : turn.stop - 1]
+        assert rendered.ids[: turn.header] == tokenizer.apply_chat_template(
+            CONVERSATION[: turn.message], return_dict=False
+        )
+    call, missing, done = spoken(tokenizer, CONVERSATION)
+    assert '"read_file"' in call
+    assert "a b.py" in call
+    assert missing.startswith("The file is missing 🙂.")
+    assert done.startswith("Done.")
+
+
+def test_mask_covers_exactly_the_turns(tokenizer: Any) -> None:
+    rendered = render_conversation(tokenizer, CONVERSATION)
+    masked = [token for token, flag in zip(rendered.ids, rendered.response_mask(), strict=True) if flag]
+    turns = [token for turn in rendered.turns for token in rendered.ids[turn.start : turn.stop]]
+    assert masked == turns
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_hint_is_spliced_before_the_turn_and_nothing_else_changes(tokenizer: Any, role: str, which: int) -> None:
+    rendered = render_conversation(tokenizer, CONVERSATION)
+    turn = rendered.turns[which]
+    hinted = splice_hint(tokenizer, CONVERSATION, rendered, turn, "Reminder: list the files first.", role=role)
+    assert hinted.ids[: turn.header] == rendered.ids[: turn.header]
+    assert hinted.ids[turn.header + hinted.shift :] == rendered.ids[turn.header : turn.stop]
+    # The same ids as if the template had rendered the hinted conversation itself.
+    with_hint = [
+        *CONVERSATION[: turn.message],
+        {"role": role, "content": "Reminder: list the files first."},
+        CONVERSATION[turn.message],
+    ]
+    whole = tokenizer.apply_chat_template(with_hint, return_dict=False)
+    assert whole[: len(hinted.ids)] == hinted.ids
+
+
+def test_a_template_that_rewrites_the_past_is_refused(qwen_tokenizer: Any) -> None:
+    forgetful = copy.deepcopy(qwen_tokenizer)
+    forgetful.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
+        "{{ m.content if loop.last or m.role != 'assistant' else '…' }}<|im_end|>{% endfor %}"
+        "{{ '<|im_start|>assistant' if add_generation_prompt }}"
+    )
+    with pytest.raises(ValueError, match=r"not prefix-preserving: .* up to message 2"):
+        render_conversation(forgetful, [{**m, "tool_calls": None} for m in CONVERSATION])
+
+
+def test_a_token_across_a_turns_border_is_refused(qwen_tokenizer: Any) -> None:
+    gluey = copy.deepcopy(qwen_tokenizer)
+    gluey.chat_template = (
+        "{% for m in messages %}{{ 'fact' if m.role == 'user' else 'orial' }}{% endfor %}"
+        "{{ '' if add_generation_prompt }}"
+    )
+    assert len(gluey("factorial")["input_ids"]) == 1
+    with pytest.raises(ValueError, match="a token straddles the border of message 1"):
+        render_conversation(gluey, [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}])
+
+
+def test_a_conversation_that_starts_with_the_assistant_is_refused(qwen_tokenizer: Any) -> None:
+    with pytest.raises(ValueError, match="begins with an assistant message"):
+        render_conversation(qwen_tokenizer, [{"role": "assistant", "content": "Hello."}])
+
+
+def test_a_tokenizer_without_offsets_is_refused(qwen_tokenizer: Any) -> None:
+    class Slow:
+        is_fast = False
+        apply_chat_template = staticmethod(qwen_tokenizer.apply_chat_template)
+
+    with pytest.raises(ValueError, match="Slow gives no character offsets: use the fast tokenizer"):
+        render_conversation(Slow(), CONVERSATION)
