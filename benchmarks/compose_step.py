@@ -108,29 +108,23 @@ def random_batch(shape: Shape) -> Batch:
         response = token_ids(shape.preference_pairs, shape.columns - prompt)
         batch[f"dpo_{side}_input_ids"] = torch.cat([shared_prompt, response], dim=1)
         batch[f"dpo_{side}_response_mask"] = response_mask.repeat(shape.preference_pairs, 1)
-    # A policy that has moved from its reference: with equals every margin would be 0, and the check would see little.
+    # A reference that the policy has moved from: with equals every margin would be 0, and the check would see little.
+    reference = _model(shape)
     with torch.no_grad():
-        references, _ = preference_logprobs(model_with(shape, spread=3.1), batch)
+        for parameter in reference.parameters():
+            parameter.mul_(0.98)
+        references, _ = preference_logprobs(reference, batch)
     batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"] = references.chunk(2)
     return batch
 
 
-def model_with(shape: Shape, spread: float) -> Any:
-    """A random model whose matrices are `spread` times as large as at initialisation.
-
-    As initialised, a model predicts all tokens alike whatever the context, and the hint would change nothing.
-    """
-    model = tiny_model(vocab_size=shape.vocabulary, hidden_size=shape.hidden, layers=shape.layers)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 2:
-                parameter.mul_(spread)
-    return model
+def _model(shape: Shape) -> Any:
+    return tiny_model(vocab_size=shape.vocabulary, hidden_size=shape.hidden, layers=shape.layers)
 
 
 def prepare(contestant: str, shape: Shape) -> Prepared:
     """The same model and batch for both."""
-    batch, model = random_batch(shape), model_with(shape, spread=3.0)
+    batch, model = random_batch(shape), _model(shape)
 
     def forward_backward() -> dict[str, float]:
         lm_ce, sdpo_jsd, replay = LOSSES[contestant](model, batch)

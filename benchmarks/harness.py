@@ -31,6 +31,9 @@ Shape = TypeVar("Shape")  # a dataclass of sizes
 _PEAK_RESET = Path("/proc/self/clear_refs")
 _MEBIBYTE = 2**20
 
+# What every run is measured by. "busy_elsewhere" is how many cores other processes kept busy during the timed run.
+FIGURES = ("seconds", "peak_bytes", "busy_elsewhere")
+
 
 class BenchmarkError(Exception):
     """The figures would mean nothing: a contestant crashed, or contestants computed different things."""
@@ -124,11 +127,16 @@ def _measure(benchmark: Benchmark[Any], contestant: str, shape: Any) -> dict[str
     for tensor in (t for tensors in prepared.leaves.values() for t in tensors):
         tensor.grad = None
     gc.collect()
-    start = time.perf_counter()
+    start, other_start = time.perf_counter(), _other_cpu_seconds()
     prepared.run()
-    seconds = time.perf_counter() - start
+    seconds, other_seconds = time.perf_counter() - start, _other_cpu_seconds() - other_start
     gradient_bytes = sum(t.numel() * t.element_size() for t in prepared.excluded)
-    return {"seconds": seconds, "peak_bytes": peak_bytes - gradient_bytes, **figures}
+    return {
+        "seconds": seconds,
+        "peak_bytes": peak_bytes - gradient_bytes,
+        "busy_elsewhere": other_seconds / seconds,
+        **figures,
+    }
 
 
 def _with_peak(function: Callable[[], dict[str, float]]) -> tuple[dict[str, float], int]:
@@ -143,6 +151,17 @@ def _with_peak(function: Callable[[], dict[str, float]]) -> tuple[dict[str, floa
         )
     result = function()
     return result, _resident_bytes("VmHWM") - before
+
+
+def _other_cpu_seconds() -> float:
+    """CPU time that was not this process's: a timing beside other work says little, and should be seen to."""
+    user, nice, system, _idle, _waiting, *interrupts_and_stolen = _system_ticks()
+    return (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+def _system_ticks() -> list[int]:
+    first_line = Path("/proc/stat").read_text().partition("\n")[0]
+    return [int(number) for number in first_line.split()[1:9]]
 
 
 def _resident_bytes(name: str) -> int:
@@ -163,7 +182,7 @@ def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict
         _check_agreement(name, tolerance, measured)
     results: dict[str, Any] = {
         contestant: {
-            **{figure: statistics.median(run[figure] for run in runs) for figure in ("seconds", "peak_bytes")},
+            **{figure: statistics.median(run[figure] for run in runs) for figure in FIGURES},
             "repeats": runs,
         }
         for contestant, runs in measured.items()
@@ -215,10 +234,14 @@ def _machine() -> dict[str, Any]:
 
 def _print_tables(report: Mapping[str, Any]) -> None:
     described = [f"{name} {value}" for part in ("machine", "shape") for name, value in report[part].items()]
-    results = Table("contestant", "seconds", "MiB", "seconds of each repeat", title=report["benchmark"])
+    results = Table(
+        "contestant", "seconds", "MiB", "cores busy elsewhere", "seconds of each repeat", title=report["benchmark"]
+    )
     for contestant, figures in report["results"].items():
         each = " ".join(f"{run['seconds']:.2f}" for run in figures["repeats"])
-        results.add_row(contestant, f"{figures['seconds']:.2f}", f"{figures['peak_bytes'] / _MEBIBYTE:.0f}", each)
+        mebibytes = figures["peak_bytes"] / _MEBIBYTE
+        row = (f"{figures['seconds']:.2f}", f"{mebibytes:.0f}", f"{figures['busy_elsewhere']:.2f}", each)
+        results.add_row(contestant, *row)
     targets = Table("target", "value", "bound", "holds")
     for target in report["targets"]:
         targets.add_row(target["name"], f"{target['value']:.3f}", target["bound"], "yes" if target["holds"] else "NO")

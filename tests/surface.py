@@ -1,0 +1,110 @@
+"""Describe the public surface as text: modules, names, parameters, defaults, and the command line.
+
+`python tests/surface.py` writes it to surface.txt; `test_surface.py` fails when the two differ, so that every change
+of the surface shows up as a line in a review.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("surface.txt")
+# Packages whose public names are listed in `__all__`, then modules whose public names are those defined in them.
+PACKAGES = ("composer_replication", "composer_replication.distillation", "composer_replication.diloco")
+MODULES = (
+    "composer_replication.loss",
+    "composer_replication.channels",
+    "composer_replication.batch",
+    "composer_replication.opsd",
+    "composer_replication.rendering",
+    "composer_replication.causal_lm",
+    "composer_replication.distillation.dpo",
+    "composer_replication.distillation.simpo",
+    "composer_replication.distillation.taid",
+    "composer_replication.distillation.entropy_aware_opd",
+    "composer_replication.distillation.fused.head",
+    "composer_replication.distillation.fused.divergence",
+    "composer_replication.distillation.fused.logprobs",
+    "composer_replication.doctor",
+)
+
+
+def render() -> str:
+    """The whole surface, one fact a line."""
+    lines: list[str] = []
+    for name in PACKAGES:
+        package = import_module(name)
+        lines += [name, *(f"  {public}" for public in sorted(package.__all__)), ""]
+    for name in MODULES:
+        lines += [name, *_module(import_module(name)), ""]
+    lines += _command_line()
+    return "\n".join(lines) + "\n"
+
+
+def _module(module: Any) -> Iterator[str]:
+    for name, member in sorted(vars(module).items()):
+        if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
+            continue
+        if inspect.isfunction(member):
+            yield f"  {name}()"
+            yield from _parameters(member, "    ")
+        elif inspect.isclass(member):
+            yield f"  class {name}"
+            yield from _class(member)
+
+
+def _class(member: type) -> Iterator[str]:
+    fields = dataclasses.fields(member) if dataclasses.is_dataclass(member) else ()
+    if not fields and "__init__" in vars(member):
+        yield from _parameters(member, "    ", skip_first=False)
+    for one in fields:
+        if one.default_factory is not dataclasses.MISSING:
+            yield f"    {one.name} = {one.default_factory.__name__}()"
+        else:
+            yield f"    {one.name}" + ("" if one.default is dataclasses.MISSING else f" = {one.default!r}")
+    for name in getattr(member, "_fields", ()):
+        yield f"    {name}"
+    for name, attribute in sorted(vars(member).items()):
+        if name.startswith("_") and name != "__call__":
+            continue
+        if isinstance(attribute, property):
+            yield f"    {name} (property)"
+        elif inspect.isfunction(attribute):
+            yield f"    {name}()"
+            yield from _parameters(attribute, "      ", skip_first=True)
+
+
+def _parameters(member: Any, indent: str, *, skip_first: bool = False) -> Iterator[str]:
+    parameters = list(inspect.signature(member).parameters.values())[int(skip_first) :]
+    for parameter in parameters:
+        keyword_only = "* " if parameter.kind is parameter.KEYWORD_ONLY else ""
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        yield f"{indent}{keyword_only}{parameter.name}{default}"
+
+
+def _command_line() -> Iterator[str]:
+    from typer.main import get_command
+
+    from composer_replication.cli.app import app
+
+    root: Any = get_command(app)
+    yield "command line: composer-replication, crf"
+    yield from _options(root, "  ")
+    for name, command in sorted(root.commands.items()):
+        yield f"  {name}"
+        yield from _options(command, "    ")
+
+
+def _options(command: Any, indent: str) -> Iterator[str]:
+    for option in command.params:
+        names = "/".join([*option.opts, *option.secondary_opts])
+        yield f"{indent}{names} = {option.default!r}"
+
+
+if __name__ == "__main__":
+    FILE.write_text(render(), encoding="utf-8")
