@@ -10,6 +10,7 @@ import argparse
 import ctypes
 import gc
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -51,6 +52,12 @@ class Prepared:
     leaves: Mapping[str, Sequence[torch.Tensor]] = field(default_factory=dict)
     excluded: Sequence[torch.Tensor] = ()
 
+    def clear_gradients(self) -> None:
+        """Undo what a run leaves behind."""
+        for tensors in self.leaves.values():
+            for tensor in tensors:
+                tensor.grad = None
+
 
 @dataclass(frozen=True)
 class Target:
@@ -88,7 +95,7 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--quick", action="store_true", help="smaller shapes and fewer repeats, under one minute")
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer runs; targets are for full ones")
     parser.add_argument("--repeats", type=_at_least_one, metavar="N", help="processes per contestant")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     return parser
@@ -124,19 +131,15 @@ def _measure(benchmark: Benchmark[Any], contestant: str, shape: Any) -> dict[str
     figures, peak_bytes = _with_peak(prepared.run)
     for name, tensors in prepared.leaves.items():
         figures[name] = torch.stack([torch.linalg.vector_norm(t.grad) for t in tensors]).norm().item()
-    for tensor in (t for tensors in prepared.leaves.values() for t in tensors):
-        tensor.grad = None
+    prepared.clear_gradients()
     gc.collect()
     start, other_start = time.perf_counter(), _other_cpu_seconds()
     prepared.run()
     seconds, other_seconds = time.perf_counter() - start, _other_cpu_seconds() - other_start
+    # Taken off even where the peak came before these gradients existed, which can only flatter whoever peaks early.
     gradient_bytes = sum(t.numel() * t.element_size() for t in prepared.excluded)
-    return {
-        "seconds": seconds,
-        "peak_bytes": peak_bytes - gradient_bytes,
-        "busy_elsewhere": other_seconds / seconds,
-        **figures,
-    }
+    measured = (seconds, peak_bytes - gradient_bytes, other_seconds / seconds)
+    return dict(zip(FIGURES, measured, strict=True)) | figures
 
 
 def _with_peak(function: Callable[[], dict[str, float]]) -> tuple[dict[str, float], int]:
@@ -155,20 +158,14 @@ def _with_peak(function: Callable[[], dict[str, float]]) -> tuple[dict[str, floa
 
 def _other_cpu_seconds() -> float:
     """CPU time that was not this process's: a timing beside other work says little, and should be seen to."""
-    user, nice, system, _idle, _waiting, *interrupts_and_stolen = _system_ticks()
+    all_cores = Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
+    user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, all_cores)
     return (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
-def _system_ticks() -> list[int]:
-    first_line = Path("/proc/stat").read_text().partition("\n")[0]
-    return [int(number) for number in first_line.split()[1:9]]
-
-
 def _resident_bytes(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise BenchmarkError(f"/proc/self/status has no {name}")
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields[name].split()[0]) * 1024
 
 
 def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict[str, Any]:
@@ -198,9 +195,8 @@ def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict
 
 def _in_child(benchmark: Benchmark[Any], contestant: str, quick: bool) -> dict[str, float]:
     command = [sys.executable, sys.argv[0], "--contestant", contestant, *(["--quick"] if quick else [])]
-    child = subprocess.run(
-        command, env={**os.environ, **benchmark.environment}, capture_output=True, text=True, check=False
-    )
+    environment = {**os.environ, **benchmark.environment}
+    child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if child.returncode != 0:
         reason = (child.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
         raise BenchmarkError(f"contestant {contestant!r} ended with exit code {child.returncode}: {reason}")
@@ -210,10 +206,9 @@ def _in_child(benchmark: Benchmark[Any], contestant: str, quick: bool) -> dict[s
 
 def _check_agreement(name: str, tolerance: float, measured: Mapping[str, list[dict[str, float]]]) -> None:
     values = {c: [run[name] for run in runs] for c, runs in measured.items() if name in runs[0]}
-    everything = [value for of_contestant in values.values() for value in of_contestant]
-    # Written so that a NaN disagrees.
-    if not max(everything) - min(everything) <= tolerance * max(map(abs, everything)):
-        raise BenchmarkError(f"{name} differs by more than {tolerance:g} of its size: {values}")
+    first, *others = [value for of_contestant in values.values() for value in of_contestant]
+    if not math.isfinite(first) or not all(abs(other - first) <= tolerance * abs(first) for other in others):
+        raise BenchmarkError(f"{name} differs by more than {tolerance:g} of its size, or is not finite: {values}")
 
 
 def _judged(target: Target, results: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,8 +240,7 @@ def _print_tables(report: Mapping[str, Any]) -> None:
     targets = Table("target", "value", "bound", "holds")
     for target in report["targets"]:
         targets.add_row(target["name"], f"{target['value']:.3f}", target["bound"], "yes" if target["holds"] else "NO")
-    console = Console()
-    console.print(", ".join(described), results, targets, sep="\n", highlight=False)
+    Console().print(", ".join(described), results, targets, sep="\n", highlight=False)
 
 
 def _at_least_one(text: str) -> int:

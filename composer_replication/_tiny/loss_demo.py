@@ -1,46 +1,105 @@
-"""The three channels on a small random model: what each of them reports, and that they all learn."""
+"""The three channels on a small model that has a bad habit and obeys hints.
+
+A random model is first taught both: without a hint it makes the wrong call of the sample traces, with the hint in its
+context it makes the right one. Then the channels are let loose on it, with that model as frozen teacher and reference.
+Channel 1 sees the right call only where the trace recovers, behind the error message. Whether the habit goes where it
+belongs, at the turn that went wrong, is the demonstration.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from composer_replication._tiny.models import tiny_model
 from composer_replication._tiny.tokenizer import tiny_tokenizer
 from composer_replication.batch import VARIANTS, build_batch
+from composer_replication.causal_lm import run_causal_lm
+from composer_replication.channels import lm_channel
 from composer_replication.loss import compose_loss
+
+Batch = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class DemoStep:
-    """One optimiser step's losses and how many tokens each channel saw."""
+    """One optimiser step: the losses, how many tokens each channel saw, and how likely the right call was before it.
+
+    `right_call` is the probability, without the hint, of the token in which the right call first differs from the
+    wrong one.
+    """
 
     step: int
-    batch: str
+    trace: str
     losses: dict[str, float]
     active_tokens: dict[str, int]
+    right_call: float
 
 
 def run_loss_demo(
-    *, steps: int = 20, template: str = "qwen2_5", alpha_sdpo: float = 1.0, beta_replay: float = 0.5, seed: int = 0
+    *,
+    steps: int = 20,
+    template: str = "qwen2_5",
+    alpha_sdpo: float = 1.0,
+    beta_replay: float = 0.5,
+    seed: int = 0,
+    warm_up_steps: int = 40,
 ) -> Iterator[DemoStep]:
-    """Train a random two-layer Qwen2 on alternating batches, all three channels live, and yield every step.
-
-    The teacher of channel 2 is a frozen copy of the starting model: a live one is known to collapse.
-    """
+    """Warm a small Qwen2 up, then train it on alternating traces and yield every step."""
     tokenizer = tiny_tokenizer(template)
     model = tiny_model("qwen2", vocab_size=len(tokenizer), seed=seed)
-    teacher = tiny_model("qwen2", vocab_size=len(tokenizer), seed=seed)
     batches = [build_batch(tokenizer, variant=variant, seed=seed, model=model) for variant in VARIANTS]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    _warm_up(model, [lesson for batch in batches for lesson in _lessons(batch)], warm_up_steps)
+    teacher = copy.deepcopy(model)
+    batches = [
+        _without_the_mistake(build_batch(tokenizer, variant=variant, seed=seed, model=teacher)) for variant in VARIANTS
+    ]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(steps):
-        variant = step % len(VARIANTS)
-        components = compose_loss(
-            model, batches[variant], alpha_sdpo=alpha_sdpo, beta_replay=beta_replay, teacher_model=teacher
-        )
+        batch, trace = batches[step % len(batches)], VARIANTS[step % len(batches)]
+        right_call = _right_call(model, batch)
+        components = compose_loss(model, batch, alpha_sdpo=alpha_sdpo, beta_replay=beta_replay, teacher_model=teacher)
         optimizer.zero_grad()
         components.total.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        yield DemoStep(step, VARIANTS[variant], components.detached(), components.active_tokens)
+        yield DemoStep(step, trace, components.detached(), components.active_tokens, right_call)
+
+
+def _lessons(batch: Batch) -> Iterator[Batch]:
+    """The habit: the wrong call without a hint. And obedience: the right call behind the hint."""
+    yield {"input_ids": batch["dpo_rejected_input_ids"], "response_mask": batch["dpo_rejected_response_mask"]}
+    hinted_prompt = batch["ctx_teacher_input_ids"][:, : int(batch["sdpo_teacher_index"][0, 1])]
+    right_call = batch["dpo_chosen_input_ids"][batch["dpo_chosen_response_mask"] > 0].unsqueeze(0)
+    yield {
+        "input_ids": torch.cat([hinted_prompt, right_call], dim=1),
+        "response_mask": torch.cat([torch.zeros_like(hinted_prompt), torch.ones_like(right_call)], dim=1),
+    }
+
+
+def _warm_up(model: Any, lessons: Sequence[Batch], steps: int) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for lesson in lessons:
+            lm_channel(run_causal_lm(model, lesson["input_ids"]), lesson).loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def _without_the_mistake(batch: Batch) -> Batch:
+    """Channel 1 learns the responses except the turn that went wrong: that turn belongs to channel 2."""
+    rows, columns = batch["sdpo_student_index"].T
+    batch["response_mask"][rows, columns] = 0
+    return batch
+
+
+def _right_call(model: Any, batch: Batch) -> float:
+    chosen, rejected = batch["dpo_chosen_input_ids"][0], batch["dpo_rejected_input_ids"][0]
+    shared = min(len(chosen), len(rejected))
+    column = int((chosen[:shared] != rejected[:shared]).nonzero()[0])
+    with torch.no_grad():
+        logits = model(chosen[None, :column], logits_to_keep=1).logits
+    return float(logits[0, -1].softmax(-1)[chosen[column]])

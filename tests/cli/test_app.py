@@ -83,7 +83,7 @@ def test_no_verb_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_quickstart_shows_every_channel() -> None:
     table = run("quickstart", "--steps", "4")
     assert table.returncode == 0
-    assert "factorial: total loss" in table.stdout
+    assert "factorial: probability of the right call without the hint" in table.stdout
     steps = json.loads(run("quickstart", "--steps", "2", "--json").stdout)["steps"]
-    assert [step["batch"] for step in steps] == ["factorial", "binary_search"]
+    assert [step["trace"] for step in steps] == ["factorial", "binary_search"]
     assert set(steps[0]["active_tokens"]) == {"lm_ce", "sdpo_jsd", "trace_replay_dpo"}
