@@ -100,6 +100,20 @@ def test_lora_on_the_head_falls_back_to_full_logits_and_says_so(
     ]
 
 
+def test_a_head_with_a_forward_of_its_own_is_not_taken_apart(qwen_model: Any) -> None:
+    """Quantised layers are subclasses of Linear whose weight is not what they multiply by."""
+
+    class Quantised(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input)
+
+    qwen_model.lm_head.__class__ = Quantised
+    ids = torch.randint(0, 640, (2, 9))
+    states = run_causal_lm(qwen_model, ids)
+    assert states.head.weight is None
+    assert torch.equal(states.hidden, qwen_model(ids).logits)
+
+
 def test_logits_post_processed_in_an_unknown_way_fall_back(caplog: pytest.LogCaptureFixture) -> None:
     class Shifted(transformers.Qwen2ForCausalLM):
         def forward(self, *args: Any, logits_to_keep: int = 0, **kwargs: Any) -> Any:

@@ -146,6 +146,22 @@ def test_detached_gives_four_floats(qwen_model: Any, qwen_tokenizer: Any) -> Non
     assert all(type(value) is float for value in detached.values())
 
 
+def test_the_first_token_is_never_a_target(model: Any, batch: dict[str, torch.Tensor]) -> None:
+    """Nothing predicts it; an index one column earlier would wrap around to the row's end."""
+    plain = compose_loss(model, batch)
+    masked = dict(batch)
+    for name in ("response_mask", "dpo_chosen_response_mask", "dpo_rejected_response_mask"):
+        masked[name] = batch[name].clone()
+        masked[name][:, 0] = 1
+    other = compose_loss(model, masked)
+    assert other.total == plain.total
+    assert other.active_tokens == plain.active_tokens
+    only_first = {**batch, "response_mask": torch.zeros_like(batch["response_mask"])}
+    only_first["response_mask"][:, 0] = 1
+    with pytest.raises(ValueError, match="response_mask selects no token of input_ids behind the first column"):
+        compose_loss(model, only_first)
+
+
 def test_padding_changes_nothing(model: Any, batch: dict[str, torch.Tensor]) -> None:
     padded = dict(batch)
     for prefix, masks in (

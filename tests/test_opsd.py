@@ -97,6 +97,16 @@ def test_reductions_agree_with_each_other() -> None:
     torch.testing.assert_close(generalized_jsd_loss(student, teacher, labels, reduction="mean"), none.sum() / 3 / 7)
 
 
+@pytest.mark.parametrize(("tail", "entries"), [(True, 4), (False, 3)])
+def test_mean_divides_by_the_entries_that_are_compared(tail: bool, entries: int) -> None:
+    student, teacher = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
+    batchmean, mean = (
+        generalized_jsd_loss(student, teacher, top_k=3, top_k_tail=tail, reduction=reduction)
+        for reduction in ("batchmean", "mean")
+    )
+    torch.testing.assert_close(mean, batchmean / entries)
+
+
 def test_probabilities_in_place_of_logits() -> None:
     loss = generalized_jsd_loss(STUDENT.softmax(-1), TEACHER.softmax(-1), logits_are_probs=True)
     assert loss.item() == pytest.approx(GOLDEN[0.5], abs=1e-9)
@@ -134,9 +144,10 @@ def test_gradient_with_elementwise_clip(beta: float) -> None:
     assert torch.autograd.gradcheck(clipped, (student,))
 
 
-def test_teacher_receives_no_gradient() -> None:
+@pytest.mark.parametrize("beta", BETAS)
+def test_teacher_receives_no_gradient(beta: float) -> None:
     student, teacher = torch.randn(1, 2, 5, requires_grad=True), torch.randn(1, 2, 5, requires_grad=True)
-    generalized_jsd_loss(student, teacher).backward()
+    generalized_jsd_loss(student, teacher, beta=beta).backward()
     assert teacher.grad is None
     assert student.grad.abs().max() > 0
 
