@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -53,3 +53,16 @@ def check_no_nan(losses: torch.Tensor, **sources: torch.Tensor) -> None:
             raise ValueError(f"{name} has {count} NaN values of {source.numel()}")
     names = " and ".join(sources)
     raise ValueError(f"the loss is NaN although {names} hold none: infinite values that cancel?")
+
+
+def check_token_ids(name: str, ids: torch.Tensor) -> None:
+    """Require (rows, columns) of integers."""
+    if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+        raise ValueError(f"{name} must be (rows, columns) of token ids, got {ids.dtype} of shape {tuple(ids.shape)}")
+
+
+def entry(inputs: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """The batch's entry of that name, or a `ValueError` that lists what is there."""
+    if name not in inputs:
+        raise ValueError(f"inputs lacks {name!r}; it has {sorted(inputs)}")
+    return inputs[name]

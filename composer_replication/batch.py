@@ -67,7 +67,7 @@ def build_batch(
         device: where the tensors go.
         seed: picks the numbers and file names in the traces; the global random state is left alone.
         variant: "factorial" (a tool that does not exist) or "binary_search" (a wrong argument name).
-        align_sdpo_shapes: pad student and teacher ids to one length. The index pairs are right either way.
+        align_sdpo_shapes: pad the teacher ids to the student's length. The index pairs are right either way.
         model: the reference policy for the preference pair.
 
     Returns:
@@ -100,14 +100,15 @@ def build_batch(
         tools=tools,
     )
     student_width = max(len(row.ids) for row in rows)
-    teacher_width = len(hinted.ids)
-    if align_sdpo_shapes:
-        student_width = teacher_width = max(student_width, teacher_width)
+    # A row for each of the student's, as the other keys have; the clean trace has no hint and carries no pairs.
+    teacher_rows = [hinted.ids, rows[1].ids]
+    # The hint is shorter than what follows the erring turn, so the teacher's rows are never the longer ones.
+    teacher_width = student_width if align_sdpo_shapes else max(map(len, teacher_rows))
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
 
     batch = _padded("", [row.ids for row in rows], student_width, pad)
     batch["response_mask"] = _filled([row.response_mask() for row in rows], student_width, 0)
-    batch |= _padded("ctx_teacher_", [hinted.ids], teacher_width, pad)
+    batch |= _padded("ctx_teacher_", teacher_rows, teacher_width, pad)
     columns = torch.arange(turn.start, turn.stop)
     batch["sdpo_student_index"] = torch.stack([torch.zeros_like(columns), columns], dim=1)
     batch["sdpo_teacher_index"] = batch["sdpo_student_index"] + torch.tensor([0, hinted.shift])

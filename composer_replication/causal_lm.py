@@ -14,12 +14,13 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 
+from composer_replication._arguments import check_same_shape, check_token_ids
 from composer_replication.distillation.fused.head import LogitHead
 
 logger = logging.getLogger(__name__)
@@ -42,10 +43,16 @@ def run_causal_lm(
 ) -> HiddenStates:
     """One forward pass; gradients as the caller's grad mode says.
 
-    A model whose head is not a plain linear layer behind a backbone (an adapter or quantisation on the head, logits
-    post-processed in a way its config does not name, or simply an unknown module) is run with full logits instead;
-    a warning says so once, because memory then grows with the vocabulary.
+    A model whose head is not a plain linear layer behind a backbone (an adapter, quantisation or sharding of the head,
+    logits post-processed in a way its config does not name, a model compiled as a whole, or simply an unknown module)
+    is run with full logits instead; a warning says so once, because memory then grows with the vocabulary.
+
+    Raises:
+        ValueError: ids that are not (B, T) integers, or a mask of another shape.
     """
+    check_token_ids("input_ids", input_ids)
+    if attention_mask is not None:
+        check_same_shape("attention_mask", attention_mask, "input_ids", input_ids)
     inner = _unwrapped(model)
     parameters = inspect.signature(inner.forward).parameters
     arguments: dict[str, Any] = {"input_ids": input_ids}
@@ -54,24 +61,17 @@ def run_causal_lm(
     if "use_cache" in parameters:
         arguments["use_cache"] = False
     parts = _backbone_and_head(inner, "logits_to_keep" in parameters)
-    if parts is None:
-        return HiddenStates(model(**arguments).logits, LogitHead(None))
-
-    backbone, linear = parts
-    captured: list[torch.Tensor] = []
-
-    def capture(_: nn.Module, __: Any, output: Any) -> None:
-        captured.append(output[0] if isinstance(output, tuple) else output.last_hidden_state)
-
-    hook = backbone.register_forward_hook(capture)
-    try:
-        last_logits = model(logits_to_keep=1, **arguments).logits
-    finally:
-        hook.remove()
-    finish = _finish(inner, linear, captured[-1], last_logits)
-    if finish is None:
-        return HiddenStates(model(**arguments).logits, LogitHead(None))
-    return HiddenStates(captured[-1], LogitHead(linear.weight, linear.bias, finish.scale, finish.softcap))
+    # Prompt tuning puts virtual tokens before the real ones: only the last columns are the ids' own.
+    width = input_ids.shape[1]
+    if parts is not None:
+        backbone, linear = parts
+        with _watching(backbone) as states, _watching(linear) as heads:
+            last_logits = model(logits_to_keep=1, **arguments).logits
+        finish = _finish(inner, linear, states, heads, last_logits)
+        if finish is not None:
+            head = LogitHead(linear.weight, linear.bias, finish.scale, finish.softcap)
+            return HiddenStates(_hidden(states[-1].output)[:, -width:], head)
+    return HiddenStates(model(**arguments).logits[:, -width:], LogitHead(None))
 
 
 @contextmanager
@@ -87,6 +87,31 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+class _Call(NamedTuple):
+    input: Any
+    output: Any
+
+
+@contextmanager
+def _watching(module: nn.Module) -> Iterator[list[_Call]]:
+    """Collect what a module takes and gives while the block runs."""
+    calls: list[_Call] = []
+
+    def note(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        calls.append(_Call(inputs[0] if inputs else None, output))
+
+    hook = module.register_forward_hook(note)
+    try:
+        yield calls
+    finally:
+        hook.remove()
+
+
+def _hidden(output: Any) -> torch.Tensor:
+    hidden: torch.Tensor = output[0] if isinstance(output, tuple) else output.last_hidden_state
+    return hidden
+
+
 @dataclass(frozen=True)
 class _Finish:
     """What a model does to its logits after the linear head."""
@@ -95,7 +120,8 @@ class _Finish:
     softcap: float | None
 
 
-# What was found out, by head module: a head that is replaced (a resized vocabulary) is looked at again.
+# What was found out, by head module: a head that is replaced (a resized vocabulary) is looked at again. None: this head
+# cannot be used apart from its model.
 _finishes: WeakKeyDictionary[nn.Module, _Finish | None] = WeakKeyDictionary()
 _warned: WeakSet[nn.Module] = WeakSet()
 
@@ -111,10 +137,14 @@ def _backbone_and_head(inner: nn.Module, keeps_logits: bool) -> tuple[nn.Module,
     if not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward:
         _warn_full_logits(inner, f"its head is a {type(linear).__module__}.{type(linear).__name__}")
         return None
+    weight = linear.weight
+    if hasattr(weight, "device_mesh") or weight.is_meta or weight.shape != (linear.out_features, linear.in_features):
+        _warn_full_logits(inner, "its head's weight is not here in one piece: it is sharded or offloaded")
+        return None
     if backbone is inner:
         _warn_full_logits(inner, "its backbone cannot be told from its head")
         return None
-    return backbone, linear
+    return None if _finishes.get(linear, _Finish(1.0, None)) is None else (backbone, linear)
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -126,38 +156,47 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 
 def _finish(
-    inner: nn.Module, linear: nn.Linear, hidden_BTH: torch.Tensor, last_logits_B1V: torch.Tensor
+    inner: nn.Module, linear: nn.Linear, states: list[_Call], heads: list[_Call], last_logits_B1V: torch.Tensor
 ) -> _Finish | None:
-    """Find the scale and cap that reproduce the model's own logits, from the values its config names.
+    """Find the scale and cap that turn the head's output into the model's logits, among the values its config names.
 
     Models disagree on what a config value does (one `logits_scaling` divides, another multiplies), so the candidates
-    are tried against the logits that the model itself gave at the last position.
+    are tried against what the model itself gave at the last position.
     """
     if linear in _finishes:
         return _finishes[linear]
-    with torch.no_grad():
-        plain = nn.functional.linear(hidden_BTH[:, -1:], linear.weight, linear.bias)
-        tolerance = 1e-4 if plain.dtype in (torch.float32, torch.float64) else 2e-2
+    matching: list[_Finish] = []
+    if states and heads:
+        plain = heads[-1].output.detach()
+        if not bool(torch.isfinite(plain).all()):
+            # Says nothing of the head. The losses will find the NaN and name it.
+            return _Finish(1.0, None)
         matching = [
             finish
             for finish in _candidates(inner)
-            if torch.allclose(
-                LogitHead(None, scale=finish.scale, softcap=finish.softcap).finish(plain),
-                last_logits_B1V.to(plain.dtype),
-                rtol=tolerance,
-                atol=tolerance,
-            )
+            if _same(_hidden(states[-1].output)[:, -1:], heads[-1].input)
+            and _same(LogitHead(None, scale=finish.scale, softcap=finish.softcap).finish(plain), last_logits_B1V)
         ]
-    if len(matching) == 1:
-        _finishes[linear] = matching[0]
-    elif not matching:
+    if not matching:
         _finishes[linear] = None
         _warn_full_logits(inner, "its logits are not a scaled, capped linear map of its hidden states")
-    # Several match only where the logits say nothing (all near zero): use one, look again next time.
-    return matching[0] if matching else None
+        return None
+    if len(matching) == 1:
+        _finishes[linear] = matching[0]
+    # Several match where logits are near 0: take the first, which the config names, and look again next time.
+    return matching[0]
+
+
+def _same(one: torch.Tensor, other: Any) -> bool:
+    """Equal up to the rounding of the coarser of the two: a wrapper may cast what a module gave."""
+    if not isinstance(other, torch.Tensor) or one.shape != other.shape:
+        return False
+    coarse = max(torch.finfo(one.dtype).eps, torch.finfo(other.dtype).eps)
+    return torch.allclose(one.detach().float(), other.detach().float(), rtol=4 * coarse, atol=4 * coarse)
 
 
 def _candidates(inner: nn.Module) -> list[_Finish]:
+    """Every way to use the values that the config names, those that use most of them first."""
     config: Any = getattr(inner, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
@@ -166,11 +205,12 @@ def _candidates(inner: nn.Module) -> list[_Finish]:
         value = getattr(config, name, None)
         return float(value) if isinstance(value, (int, float)) and value else None
 
-    scales = {1.0: None}
+    scales: dict[float, None] = {}
     for name in ("logit_scale", "logits_scaling", "lm_head_multiplier"):
         if (value := named(name)) is not None:
             scales.update({value: None, 1.0 / value: None})
-    softcaps = {None: None, named("final_logit_softcapping"): None}
+    scales[1.0] = None
+    softcaps = {named("final_logit_softcapping"): None, None: None}
     return [_Finish(scale, softcap) for softcap in softcaps for scale in scales]
 
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from composer_replication._arguments import check_choice, check_same_shape
+from composer_replication._arguments import check_choice, check_same_shape, check_token_ids, entry
 from composer_replication.causal_lm import HiddenStates, evaluating, run_causal_lm
 from composer_replication.distillation.dpo import dpo_loss
 from composer_replication.distillation.fused.divergence import Divergence, fused_divergence
@@ -40,9 +40,9 @@ class ChannelLoss(NamedTuple):
 
 def lm_channel(student: HiddenStates, inputs: Batch, *, label_smoothing: float = 0.0) -> ChannelLoss:
     """Channel 1's stand-in: cross-entropy of the response tokens."""
-    input_ids = required(inputs, "input_ids")
-    index_P2 = _masked_tokens(inputs, "response_mask", "input_ids")
-    targets_P = input_ids[index_P2[:, 0], index_P2[:, 1]]
+    input_ids = entry(inputs, "input_ids")
+    index_P2 = _masked_tokens(inputs, "response_mask", "input_ids", "attention_mask")
+    targets_P = at(input_ids, index_P2)
     result = fused_cross_entropy(student.predicting(index_P2), targets_P, student.head, label_smoothing=label_smoothing)
     return ChannelLoss(result.loss, targets_P.numel())
 
@@ -73,7 +73,7 @@ def replay_channel(
     """Channel 3: prefer what the teachers agreed on over what the student did."""
     check_choice("dpo_variant", variant, ("dpo", "simpo"))
     if variant == "dpo":
-        references = [required(inputs, name) for name in _REFERENCES]
+        references = [entry(inputs, name) for name in _REFERENCES]
     sums_B, lengths_B = preference_logprobs(model, inputs)
     tokens = int(lengths_B.sum())
     if variant == "simpo":
@@ -93,9 +93,7 @@ def preference_logprobs(model: nn.Module, inputs: Batch) -> tuple[torch.Tensor, 
     input_ids, attention_mask, response_mask = _stacked_preferences(inputs)
     states = run_causal_lm(model, input_ids, attention_mask)
     index_P2 = response_mask.nonzero()
-    logprobs_P = fused_token_logprobs(
-        states.predicting(index_P2), input_ids[index_P2[:, 0], index_P2[:, 1]], states.head
-    )
+    logprobs_P = fused_token_logprobs(states.predicting(index_P2), at(input_ids, index_P2), states.head)
     sums_B = logprobs_P.new_zeros(input_ids.shape[0]).index_add(0, index_P2[:, 0], logprobs_P)
     return sums_B, response_mask.sum(-1)
 
@@ -103,10 +101,11 @@ def preference_logprobs(model: nn.Module, inputs: Batch) -> tuple[torch.Tensor, 
 def sdpo_pairs(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """The (P, 2) positions of the tokens that channel 2 compares, in the student's and in the teacher's ids.
 
-    Explicit index pairs are taken as they are; without them, `sdpo_loss_mask` names the same columns in both. Either
-    way the token ids must agree, or the comparison would be between predictions of different things.
+    Explicit index pairs are taken as they are, a pair that stands twice counting twice; without them, `sdpo_loss_mask`
+    names the same columns in both. Either way the token ids must agree, or the comparison would be between predictions
+    of different things.
     """
-    input_ids, teacher_ids = required(inputs, "input_ids"), required(inputs, "ctx_teacher_input_ids")
+    input_ids, teacher_ids = entry(inputs, "input_ids"), entry(inputs, "ctx_teacher_input_ids")
     if ("sdpo_student_index" in inputs) != ("sdpo_teacher_index" in inputs):
         raise ValueError("sdpo_student_index and sdpo_teacher_index come together: one of them is missing")
     if "sdpo_student_index" in inputs:
@@ -114,15 +113,21 @@ def sdpo_pairs(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         check_same_shape("sdpo_student_index", student_P2, "sdpo_teacher_index", teacher_P2)
         _check_index("sdpo_student_index", student_P2, "input_ids", input_ids)
         _check_index("sdpo_teacher_index", teacher_P2, "ctx_teacher_input_ids", teacher_ids)
+        if "sdpo_loss_mask" in inputs:
+            check_same_shape("sdpo_loss_mask", inputs["sdpo_loss_mask"], "ctx_teacher_input_ids", teacher_ids)
+            _check_none("sdpo_loss_mask is off", at(inputs["sdpo_loss_mask"], teacher_P2) <= 0, "sdpo_teacher_index")
+        _check_attended(inputs, "attention_mask", "input_ids", student_P2, "sdpo_student_index")
+        _check_attended(inputs, "ctx_teacher_attention_mask", "ctx_teacher_input_ids", teacher_P2, "sdpo_teacher_index")
     else:
         if teacher_ids.shape != input_ids.shape:
             raise ValueError(
                 f"ctx_teacher_input_ids has shape {tuple(teacher_ids.shape)}, input_ids {tuple(input_ids.shape)}: "
                 "pass sdpo_student_index and sdpo_teacher_index, or equal shapes"
             )
-        student_P2 = teacher_P2 = _masked_tokens(inputs, "sdpo_loss_mask", "ctx_teacher_input_ids")
-    student_tokens = input_ids[student_P2[:, 0], student_P2[:, 1]]
-    teacher_tokens = teacher_ids[teacher_P2[:, 0], teacher_P2[:, 1]]
+        student_P2 = teacher_P2 = _masked_tokens(
+            inputs, "sdpo_loss_mask", "ctx_teacher_input_ids", "ctx_teacher_attention_mask"
+        )
+    student_tokens, teacher_tokens = at(input_ids, student_P2), at(teacher_ids, teacher_P2)
     differing = (student_tokens != teacher_tokens).nonzero()
     if differing.numel():
         first = int(differing[0])
@@ -140,6 +145,10 @@ def _teacher_states(model: nn.Module, inputs: Batch, index_P2: torch.Tensor) -> 
     # The last token is predicted, not read: its own column is not needed.
     columns = int(index_P2[:, 1].max())
     attention_mask = inputs.get("ctx_teacher_attention_mask")
+    if attention_mask is not None:
+        check_same_shape(
+            "ctx_teacher_attention_mask", attention_mask, "ctx_teacher_input_ids", inputs["ctx_teacher_input_ids"]
+        )
     with torch.no_grad(), evaluating(model):
         states = run_causal_lm(
             model,
@@ -153,16 +162,18 @@ def _teacher_states(model: nn.Module, inputs: Batch, index_P2: torch.Tensor) -> 
 def _stacked_preferences(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Chosen above rejected: ids, attention mask and response mask, padded on the right to one width."""
     stacks: tuple[list[torch.Tensor], ...] = ([], [], [])
-    width = max(required(inputs, f"dpo_{side}_input_ids").shape[1] for side in ("chosen", "rejected"))
+    width = max(entry(inputs, f"dpo_{side}_input_ids").shape[1] for side in ("chosen", "rejected"))
     for side in ("chosen", "rejected"):
-        ids, response_mask = (required(inputs, f"dpo_{side}_{part}") for part in ("input_ids", "response_mask"))
+        ids, response_mask = (entry(inputs, f"dpo_{side}_{part}") for part in ("input_ids", "response_mask"))
         check_same_shape(f"dpo_{side}_response_mask", response_mask, f"dpo_{side}_input_ids", ids)
+        check_token_ids(f"dpo_{side}_input_ids", ids)
         attention_mask = inputs.get(f"dpo_{side}_attention_mask", torch.ones_like(ids))
         check_same_shape(f"dpo_{side}_attention_mask", attention_mask, f"dpo_{side}_input_ids", ids)
         response_mask = _predictable(response_mask)
         empty = (~response_mask.any(-1)).nonzero().flatten().tolist()
         if empty:
             raise ValueError(f"dpo_{side}_response_mask selects no token in rows {empty}")
+        _check_none(f"dpo_{side}_attention_mask is 0", attention_mask[response_mask] == 0, f"dpo_{side}_response_mask")
         for stack, tensor in zip(stacks, (ids, attention_mask, response_mask), strict=True):
             stack.append(F.pad(tensor, (0, width - ids.shape[1])))
     if stacks[0][0].shape != stacks[0][1].shape:
@@ -174,14 +185,32 @@ def _stacked_preferences(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor, tor
     return ids, attention_mask, response_mask
 
 
-def _masked_tokens(inputs: Batch, mask_name: str, ids_name: str) -> torch.Tensor:
+def at(tensor_BT: torch.Tensor, index_P2: torch.Tensor) -> torch.Tensor:
+    """The (P,) values at (P, 2) pairs of row and column."""
+    return tensor_BT[index_P2[:, 0], index_P2[:, 1]]
+
+
+def _masked_tokens(inputs: Batch, mask_name: str, ids_name: str, attention_name: str) -> torch.Tensor:
     """The (P, 2) positions that a mask selects, without the first column: nothing predicts it."""
-    mask = required(inputs, mask_name)
+    mask = entry(inputs, mask_name)
     check_same_shape(mask_name, mask, ids_name, inputs[ids_name])
     index_P2 = _predictable(mask).nonzero()
     if index_P2.shape[0] == 0:
         raise ValueError(f"{mask_name} selects no token of {ids_name} behind the first column")
+    _check_attended(inputs, attention_name, ids_name, index_P2, mask_name)
     return index_P2
+
+
+def _check_attended(inputs: Batch, attention_name: str, ids_name: str, index_P2: torch.Tensor, chooser: str) -> None:
+    """Padding carries no loss."""
+    if attention_name in inputs:
+        check_same_shape(attention_name, inputs[attention_name], ids_name, inputs[ids_name])
+        _check_none(f"{attention_name} is 0", at(inputs[attention_name], index_P2) == 0, chooser)
+
+
+def _check_none(what: str, wrong_P: torch.Tensor, chooser: str) -> None:
+    if bool(wrong_P.any()):
+        raise ValueError(f"{what} at {int(wrong_P.sum())} of the {wrong_P.numel()} positions that {chooser} selects")
 
 
 def _predictable(mask_BT: torch.Tensor) -> torch.Tensor:
@@ -191,6 +220,8 @@ def _predictable(mask_BT: torch.Tensor) -> torch.Tensor:
 
 
 def _check_index(name: str, index_P2: torch.Tensor, ids_name: str, ids: torch.Tensor) -> None:
+    if index_P2.is_floating_point():
+        raise ValueError(f"{name} must hold integers, got {index_P2.dtype}")
     if index_P2.dim() != 2 or index_P2.shape[1] != 2 or index_P2.shape[0] == 0:
         raise ValueError(f"{name} has shape {tuple(index_P2.shape)}, expected (pairs, 2) with at least one pair")
     low, high = index_P2.amin(0).tolist(), index_P2.amax(0).tolist()
@@ -199,10 +230,3 @@ def _check_index(name: str, index_P2: torch.Tensor, ids_name: str, ids: torch.Te
             f"{name} spans rows {low[0]}..{high[0]} and columns {low[1]}..{high[1]}; {ids_name} of shape "
             f"{tuple(ids.shape)} allows rows 0..{ids.shape[0] - 1} and columns 1..{ids.shape[1] - 1}"
         )
-
-
-def required(inputs: Batch, name: str) -> torch.Tensor:
-    """The entry of that name, or a ValueError that lists what is there."""
-    if name not in inputs:
-        raise ValueError(f"inputs lacks {name!r}; it has {sorted(inputs)}")
-    return inputs[name]

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from composer_replication._arguments import check_choice, check_non_negative, check_range
+from composer_replication._arguments import check_choice, check_non_negative, check_positive, check_range, entry
 from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import (
     Batch,
@@ -19,7 +19,6 @@ from composer_replication.channels import (
     DPOVariant,
     lm_channel,
     replay_channel,
-    required,
     sdpo_channel,
 )
 from composer_replication.distillation.entropy_aware_opd import EntropyAwareOPD
@@ -71,8 +70,8 @@ def compose_loss(
 ) -> LossComponents:
     """Compute `lm_ce + alpha_sdpo·sdpo_jsd + beta_replay·trace_replay_dpo`.
 
-    A channel is off if its weight is 0 or its inputs are absent; its loss is then 0 and so is its entry in
-    `active_tokens`. Inputs that are present but cannot be used raise.
+    A channel is off if its weight is 0 or its inputs are absent, all of them; its loss is then 0 and so is its entry
+    in `active_tokens`. Inputs that are present but incomplete or unusable raise.
 
     Args:
         model: a Hugging Face causal LM, or any module that takes `input_ids=` and returns an object with `.logits`.
@@ -104,6 +103,17 @@ def compose_loss(
     """
     check_non_negative("alpha_sdpo", alpha_sdpo)
     check_non_negative("beta_replay", beta_replay)
+    check_range("sdpo_jsd_beta", sdpo_jsd_beta, 0.0, 1.0)
+    check_positive("sdpo_temperature", sdpo_temperature)
+    check_positive("sdpo_token_clip", sdpo_token_clip)
+    check_positive("replay_dpo_beta", replay_dpo_beta)
+    check_range("lm_ce_label_smoothing", lm_ce_label_smoothing, 0.0, 1.0)
+    check_choice("dpo_variant", dpo_variant, ("dpo", "simpo"))
+    if taid_t is not None:
+        check_range("taid_t", taid_t, 0.0, 1.0)
+    check_positive("simpo_beta", simpo_beta)
+    check_non_negative("simpo_gamma", simpo_gamma)
+    check_positive("entropy_opd_h_max", entropy_opd_h_max)
     divergence = sdpo_divergence(
         sdpo_wrapper,
         jsd_beta=sdpo_jsd_beta,
@@ -112,16 +122,13 @@ def compose_loss(
         taid_t=taid_t,
         h_max=entropy_opd_h_max,
     )
-    check_choice("dpo_variant", dpo_variant, ("dpo", "simpo"))
-    check_range("lm_ce_label_smoothing", lm_ce_label_smoothing, 0.0, 1.0)
-
-    input_ids = required(inputs, "input_ids")
+    input_ids = entry(inputs, "input_ids")
     student = run_causal_lm(model, input_ids, inputs.get("attention_mask"))
     lm = lm_channel(student, inputs, label_smoothing=lm_ce_label_smoothing)
     sdpo = replay = ChannelLoss(torch.zeros_like(lm.loss), 0)
-    if alpha_sdpo > 0 and "ctx_teacher_input_ids" in inputs:
+    if alpha_sdpo > 0 and _has_any(inputs, "ctx_teacher_", "sdpo_"):
         sdpo = sdpo_channel(student, model if teacher_model is None else teacher_model, inputs, divergence)
-    if beta_replay > 0 and "dpo_chosen_input_ids" in inputs:
+    if beta_replay > 0 and _has_any(inputs, "dpo_"):
         replay = replay_channel(
             model,
             inputs,
@@ -152,15 +159,16 @@ def sdpo_divergence(
     taid_t: float | None = None,
     h_max: float | None = None,
 ) -> Divergence:
-    """The criterion of channel 2 by its name in the settings; all settings are checked, used or not."""
+    """The criterion of channel 2 by its name in the settings."""
     check_choice("sdpo_wrapper", wrapper, ("none", "taid", "entropy_opd"))
-    jsd = GeneralizedJSD(beta=jsd_beta, temperature=temperature, token_clip=token_clip)
-    entropy_aware = EntropyAwareOPD(h_max=h_max, temperature=temperature)
-    taid = None if taid_t is None else TAID(taid_t)
     if wrapper == "none":
-        return jsd
+        return GeneralizedJSD(beta=jsd_beta, temperature=temperature, token_clip=token_clip)
     if wrapper == "entropy_opd":
-        return entropy_aware
-    if taid is None:
+        return EntropyAwareOPD(h_max=h_max, temperature=temperature)
+    if taid_t is None:
         raise ValueError("sdpo_wrapper='taid' needs taid_t in [0, 1], got None: drive it from TAIDScheduler.t")
-    return taid
+    return TAID(taid_t)
+
+
+def _has_any(inputs: Batch, *prefixes: str) -> bool:
+    return any(name.startswith(prefixes) for name in inputs)

@@ -10,6 +10,7 @@ Shapes: B batch, T positions, V vocabulary, N selected positions, K compared ent
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,8 +29,9 @@ TopKSupport = Literal["teacher", "student"]
 
 IGNORE_LABEL = -100
 
-# log p of an entry that both sides rule out (-inf logits). Finite, so that 0·(log p - log q) is 0 and not NaN.
+# log p of an entry with probability 0 (logit -inf). Finite, so that 0·(log p - log q) is 0 and not NaN.
 _LOG_ZERO = -1e30
+_MAX_FINITE_LOSS = 1e10
 # A top-k support that holds all the mass leaves a tail of about 1e-7 rather than log(0).
 _MAX_LOG_CAPTURED = -1e-7
 
@@ -71,14 +73,8 @@ class GeneralizedJSD:
         terms_NK = divergence_terms(student_NK, teacher_NK, self.beta)
         if self.elementwise_clip is not None:
             terms_NK = terms_NK.clamp(max=self.elementwise_clip)
-        losses_N = terms_NK.sum(-1)
+        losses_N = infinite_where_ruled_out(terms_NK.sum(-1))
         return losses_N if self.token_clip is None else losses_N.clamp(max=self.token_clip)
-
-    def compared_entries(self, vocabulary: int) -> int:
-        """How many entries the divergence compares: the whole vocabulary, or the support and its tail."""
-        if self.top_k is None or self.top_k >= vocabulary:
-            return vocabulary
-        return self.top_k + int(self.top_k_tail)
 
     def _restrict(self, student_NV: torch.Tensor, teacher_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.top_k is None or self.top_k >= student_NV.shape[-1]:
@@ -106,14 +102,16 @@ def generalized_jsd_loss(
 ) -> torch.Tensor:
     """Divergence of the student from the teacher at every position that `labels` does not rule out.
 
+    Differentiable once. A KL divergence from a side that rules out (logit -inf) what the other allows is infinite.
+
     Args:
         student_logits: (B, T, V), with gradient.
         teacher_logits: (B, T, V); no gradient reaches it.
         labels: (B, T); positions equal to -100 are ignored, whatever the others hold.
         beta: 0 is forward KL, 1 reverse KL, 0.5 the symmetric JSD.
         temperature: divides both logits.
-        reduction: "batchmean" = sum / unmasked positions; "mean" divides by the number of compared vocabulary
-            entries as well; "sum"; "none" gives (B, T) with 0 at ignored positions.
+        reduction: "batchmean" = sum / unmasked positions; "mean" divides by V as well; "sum"; "none" gives (B, T)
+            with 0 at ignored positions.
         logits_are_probs: the inputs are probabilities already; temperature must then be 1.
         top_k: compare only the k most likely tokens of `top_k_support`.
         token_clip: upper bound of a position's loss, after the sum over the vocabulary.
@@ -135,12 +133,13 @@ def generalized_jsd_loss(
         if temperature != 1.0:
             raise ValueError(f"temperature must be 1 with logits_are_probs=True, got {temperature!r}")
         losses_N = divergence.from_log_probs(
-            student_NV.log().clamp_min(_LOG_ZERO), teacher_NV.detach().log().clamp_min(_LOG_ZERO)
+            _log_of_probabilities("student_logits", student_NV),
+            _log_of_probabilities("teacher_logits", teacher_NV.detach()),
         )
     else:
         losses_N = divergence(student_NV, teacher_NV)
     check_no_nan(losses_N, student_logits=student_NV, teacher_logits=teacher_NV)
-    return positions.reduce(losses_N, reduction, divergence.compared_entries(student_logits.shape[-1]))
+    return positions.reduce(losses_N, reduction, student_logits.shape[-1])
 
 
 def log_probabilities(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
@@ -149,6 +148,11 @@ def log_probabilities(logits: torch.Tensor, temperature: float = 1.0) -> torch.T
     if temperature != 1.0:
         logits = logits / temperature
     return torch.log_softmax(logits, dim=-1, dtype=dtype).clamp_min(_LOG_ZERO)
+
+
+def infinite_where_ruled_out(losses_N: torch.Tensor) -> torch.Tensor:
+    """Turn a loss that met the stand-in for log 0 on one side only into the infinity that it stands for."""
+    return losses_N.masked_fill(losses_N.detach() > _MAX_FINITE_LOSS, math.inf)
 
 
 def divergence_terms(student: torch.Tensor, teacher: torch.Tensor, beta: float) -> torch.Tensor:
@@ -166,6 +170,16 @@ def divergence_terms(student: torch.Tensor, teacher: torch.Tensor, beta: float) 
         student_ratio = (student - log_mixture).mul_(1.0 - beta)
         teacher_term = (teacher - log_mixture).mul_(p_teacher).mul_(beta)
     return torch.addcmul(teacher_term, p_student, student_ratio)
+
+
+def _log_of_probabilities(name: str, probabilities: torch.Tensor) -> torch.Tensor:
+    dtype = torch.promote_types(probabilities.dtype, torch.float32)
+    if bool((probabilities < 0).any()):
+        raise ValueError(f"{name} must hold probabilities, got {probabilities.min().item()!r}")
+    probabilities = probabilities.to(dtype)
+    # A probability of 0 is replaced before the logarithm too: left there, it would send 0·(1/0) into the gradient.
+    ruled_out = probabilities == 0
+    return probabilities.masked_fill(ruled_out, 1.0).log().masked_fill(ruled_out, _LOG_ZERO)
 
 
 def _with_tail(log_probs_NK: torch.Tensor) -> torch.Tensor:

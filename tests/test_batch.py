@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from composer_replication import build_batch, compose_loss
 from composer_replication.batch import VARIANTS
@@ -108,6 +109,25 @@ def test_a_template_that_refuses_a_late_system_message_gets_the_hint_from_the_us
     )
     text = strict.decode(build_batch(strict)["ctx_teacher_input_ids"][0])
     assert "<|im_start|>user\nReminder" in text
+
+
+def test_teacher_rows_match_the_students_and_only_the_hinted_one_carries_loss(tokenizer: Any) -> None:
+    batch = build_batch(tokenizer)
+    assert batch["ctx_teacher_input_ids"].shape[0] == batch["input_ids"].shape[0] == 2
+    assert batch["sdpo_loss_mask"].any(-1).tolist() == [True, False]
+    assert batch["sdpo_teacher_index"][:, 0].unique().tolist() == [0]
+
+
+def test_tensors_go_to_the_device(qwen_tokenizer: Any) -> None:
+    assert {tensor.device.type for tensor in build_batch(qwen_tokenizer, device="meta").values()} == {"meta"}
+
+
+def test_references_are_computed_without_dropout(qwen_tokenizer: Any, qwen_model: Any) -> None:
+    noisy = get_peft_model(
+        qwen_model, LoraConfig(target_modules=["q_proj"], r=4, lora_dropout=0.5, init_lora_weights=False)
+    ).train()
+    one, other = (build_batch(qwen_tokenizer, model=noisy)["dpo_chosen_ref_logprobs"] for _ in range(2))
+    assert torch.equal(one, other)
 
 
 def test_an_unknown_variant_is_named(qwen_tokenizer: Any) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
+from composer_replication import causal_lm
 from composer_replication._tiny import tiny_model
 from composer_replication.causal_lm import evaluating, run_causal_lm
 
@@ -142,6 +144,77 @@ def test_any_module_that_returns_logits_will_do() -> None:
     model, ids = Plain(), torch.randint(0, 60, (2, 5))
     states = run_causal_lm(model, ids)
     assert torch.equal(states.head.logits(states.hidden), model(ids).logits)
+
+
+def test_a_nan_says_nothing_of_the_head(qwen_model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    ids = torch.randint(0, 640, (1, 4))
+    weight = qwen_model.model.layers[0].mlp.up_proj.weight
+    with torch.no_grad():
+        kept = weight[0, 0].clone()
+        weight[0, 0] = math.nan
+        run_causal_lm(qwen_model, ids)
+        weight[0, 0] = kept
+    assert run_causal_lm(qwen_model, ids).head.weight is not None
+    assert caplog.text == ""
+
+
+def test_prompt_tuning_reads_the_real_tokens(qwen_model: Any) -> None:
+    model = get_peft_model(qwen_model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
+    ids = torch.randint(0, 640, (2, 9))
+    with torch.no_grad():
+        states, logits = run_causal_lm(model, ids), model(ids).logits
+    assert logits.shape[1] == 13
+    assert states.hidden.shape[1] == 9
+    torch.testing.assert_close(states.head.logits(states.hidden), logits[:, 4:])
+
+
+def test_a_norm_between_backbone_and_head_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    class Normed(transformers.Qwen2ForCausalLM):
+        def forward(self, input_ids: torch.Tensor, logits_to_keep: int = 0, **_: Any) -> Any:
+            hidden = self.model(input_ids).last_hidden_state * 2.0
+            return SimpleNamespace(logits=self.lm_head(hidden[:, -logits_to_keep:]))
+
+    model, ids = Normed(tiny_model("qwen2", vocab_size=60).config), torch.randint(0, 60, (2, 5))
+    states = run_causal_lm(model, ids)
+    assert torch.equal(states.hidden, model(ids).logits)
+    assert "not a scaled, capped linear map" in caplog.text
+
+
+def test_a_sharded_or_offloaded_head_falls_back(qwen_model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    qwen_model.lm_head.weight.device_mesh = "as a DTensor has"
+    states = run_causal_lm(qwen_model, torch.randint(0, 640, (1, 4)))
+    assert states.head.weight is None
+    assert "not here in one piece" in caplog.text
+
+
+def test_the_configs_cap_is_kept_where_logits_are_too_small_to_show_it() -> None:
+    config = transformers.Gemma2Config(**ARCHITECTURES["Gemma2"] | {"final_logit_softcapping": 1e6})
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    assert run_causal_lm(model, torch.randint(0, 60, (1, 4))).head.softcap == 1e6
+
+
+def test_what_was_found_out_is_kept(qwen_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    real = causal_lm._candidates
+    monkeypatch.setattr(causal_lm, "_candidates", lambda inner: looked.append(inner) or real(inner))
+    for _ in range(3):
+        run_causal_lm(qwen_model, torch.randint(0, 640, (1, 4)))
+    assert len(looked) == 1
+
+
+def test_a_fallback_costs_one_pass_once_it_is_known() -> None:
+    class Shifted(transformers.Qwen2ForCausalLM):
+        def forward(self, *args: Any, logits_to_keep: int = 0, **kwargs: Any) -> Any:
+            output = super().forward(*args, logits_to_keep=logits_to_keep, **kwargs)
+            output.logits = output.logits * torch.linspace(1, 2, output.logits.shape[-1])
+            return output
+
+    model, ids = Shifted(tiny_model("qwen2", vocab_size=60).config), torch.randint(0, 60, (2, 5))
+    run_causal_lm(model, ids)
+    passes = []
+    model.model.register_forward_hook(lambda *_: passes.append(1))
+    run_causal_lm(model, ids)
+    assert len(passes) == 1
 
 
 def test_a_resized_vocabulary_is_noticed(qwen_model: Any) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from peft import LoraConfig, get_peft_model
 
 from composer_replication import LossComponents, build_batch, compose_loss
 from composer_replication._tiny import tiny_model
 from composer_replication.batch import VARIANTS
+from composer_replication.causal_lm import run_causal_lm
 from composer_replication.distillation import (
     avg_sequence_logprob,
     dpo_loss,
@@ -40,7 +44,9 @@ def token_logprobs(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return F.pad(logprobs.gather(-1, ids[:, 1:, None]).squeeze(-1), (1, 0))
 
 
-def straightforward(model: Any, batch: dict[str, torch.Tensor], divergence: Any, variant: str) -> list[torch.Tensor]:
+def straightforward(
+    model: Any, batch: dict[str, torch.Tensor], divergence: Any, settings: dict[str, Any]
+) -> list[torch.Tensor]:
     """The three channels as one would first write them: full logits, a pass each."""
     ids, mask = batch["input_ids"], batch["response_mask"].bool()
     lm = F.cross_entropy(model(ids).logits[:, :-1][mask[:, 1:]], ids[:, 1:][mask[:, 1:]])
@@ -51,10 +57,13 @@ def straightforward(model: Any, batch: dict[str, torch.Tensor], divergence: Any,
         (token_logprobs(model, batch[f"dpo_{side}_input_ids"]), batch[f"dpo_{side}_response_mask"])
         for side in ("chosen", "rejected")
     )
-    if variant == "simpo":
-        return [lm, sdpo, simpo_loss(avg_sequence_logprob(*chosen), avg_sequence_logprob(*rejected))]
+    if settings.get("dpo_variant") == "simpo":
+        averages = avg_sequence_logprob(*chosen), avg_sequence_logprob(*rejected)
+        beta, gamma = settings.get("simpo_beta", 2.0), settings.get("simpo_gamma", 1.0)
+        return [lm, sdpo, simpo_loss(*averages, beta=beta, gamma=gamma)]
+    sums = sum_sequence_logprob(*chosen), sum_sequence_logprob(*rejected)
     references = batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"]
-    return [lm, sdpo, dpo_loss(sum_sequence_logprob(*chosen), sum_sequence_logprob(*rejected), *references)]
+    return [lm, sdpo, dpo_loss(*sums, *references, beta=settings.get("replay_dpo_beta", 0.1))]
 
 
 @pytest.mark.parametrize(
@@ -70,14 +79,23 @@ def straightforward(model: Any, batch: dict[str, torch.Tensor], divergence: Any,
             {"sdpo_wrapper": "entropy_opd", "entropy_opd_h_max": 3.0},
             lambda s, t: entropy_aware_opd_loss(s, t, h_max=3.0),
         ),
+        (
+            {"sdpo_wrapper": "entropy_opd", "sdpo_temperature": 2.0},
+            lambda s, t: entropy_aware_opd_loss(s, t, temperature=2.0),
+        ),
+        ({"replay_dpo_beta": 0.7}, lambda s, t: generalized_jsd_loss(s, t)),
         ({"dpo_variant": "simpo"}, lambda s, t: generalized_jsd_loss(s, t)),
+        (
+            {"dpo_variant": "simpo", "simpo_beta": 1.3, "simpo_gamma": 0.2},
+            lambda s, t: generalized_jsd_loss(s, t),
+        ),
     ],
 )
 def test_equals_the_straightforward_computation(
     model: Any, batch: dict[str, torch.Tensor], settings: dict[str, Any], divergence: Any
 ) -> None:
     components = compose_loss(model, batch, alpha_sdpo=0.7, beta_replay=0.3, **settings)
-    lm, sdpo, replay = straightforward(model, batch, divergence, settings.get("dpo_variant", "dpo"))
+    lm, sdpo, replay = straightforward(model, batch, divergence, settings)
     torch.testing.assert_close(components.lm_ce, lm, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(components.sdpo_jsd, sdpo, rtol=1e-4, atol=1e-8)
     torch.testing.assert_close(components.trace_replay_dpo, replay, rtol=1e-4, atol=1e-5)
@@ -102,9 +120,6 @@ def test_label_smoothing_is_torchs(model: Any, batch: dict[str, torch.Tensor]) -
     torch.testing.assert_close(compose_loss(model, batch, lm_ce_label_smoothing=0.1).lm_ce, expected)
 
 
-SDPO_KEYS = ("ctx_teacher_input_ids", "sdpo_loss_mask", "sdpo_student_index", "sdpo_teacher_index")
-
-
 def gradients(model: Any, components: LossComponents) -> list[torch.Tensor]:
     return list(torch.autograd.grad(components.total, list(model.parameters())))
 
@@ -124,7 +139,7 @@ def test_ablations_are_bit_exact(model: Any, batch: dict[str, torch.Tensor]) -> 
     assert lm_only.active_tokens == {**full.active_tokens, "sdpo_jsd": 0, "trace_replay_dpo": 0}
 
     # Switching a channel off by its weight is the same as not having its inputs, gradients included.
-    bare = {name: t for name, t in batch.items() if name not in SDPO_KEYS and not name.startswith("dpo_")}
+    bare = {name: batch[name] for name in ("input_ids", "attention_mask", "response_mask")}
     absent = compose_loss(model, bare, alpha_sdpo=0.5, beta_replay=0.25)
     assert absent.total == lm_only.total
     for one, other in zip(gradients(model, absent), gradients(model, lm_only), strict=True):
@@ -166,7 +181,7 @@ def test_padding_changes_nothing(model: Any, batch: dict[str, torch.Tensor]) -> 
     padded = dict(batch)
     for prefix, masks in (
         ("", ("response_mask",)),
-        ("ctx_teacher_", ()),
+        ("ctx_teacher_", ("sdpo_loss_mask",)),
         ("dpo_chosen_", ("dpo_chosen_response_mask",)),
         ("dpo_rejected_", ("dpo_rejected_response_mask",)),
     ):
@@ -179,13 +194,26 @@ def test_padding_changes_nothing(model: Any, batch: dict[str, torch.Tensor]) -> 
     assert other.active_tokens == plain.active_tokens
 
 
-def test_left_padding_with_an_attention_mask_works_too(qwen_model: Any, qwen_tokenizer: Any) -> None:
-    batch = build_batch(qwen_tokenizer)
-    bare = {name: batch[name] for name in ("input_ids", "attention_mask", "response_mask")}
-    shifted = {name: F.pad(tensor, (5, 0)) for name, tensor in bare.items()}
-    torch.testing.assert_close(
-        compose_loss(qwen_model, shifted).lm_ce, compose_loss(qwen_model, bare).lm_ce, rtol=1e-4, atol=1e-5
-    )
+@pytest.mark.parametrize("prefix", ["", "ctx_teacher_", "dpo_"])
+def test_left_padding_is_hidden_by_each_passs_attention_mask(qwen_model: Any, qwen_tokenizer: Any, prefix: str) -> None:
+    batch = build_batch(qwen_tokenizer, model=tiny_model("qwen2", vocab_size=640, seed=5))
+    shifted = dict(batch)
+    for name, tensor in batch.items():
+        is_own = name in ("input_ids", "attention_mask", "response_mask") if not prefix else name.startswith(prefix)
+        if (is_own and tensor.dim() == 2) or (prefix == "ctx_teacher_" and name == "sdpo_loss_mask"):
+            shifted[name] = F.pad(tensor, (5, 0))
+    moved_index = {"": "sdpo_student_index", "ctx_teacher_": "sdpo_teacher_index"}.get(prefix)
+    if moved_index is not None:
+        shifted[moved_index] = batch[moved_index] + torch.tensor([0, 5])
+    plain, other = compose_loss(qwen_model, batch), compose_loss(qwen_model, shifted)
+    for channel in ("lm_ce", "sdpo_jsd", "trace_replay_dpo"):
+        torch.testing.assert_close(getattr(other, channel), getattr(plain, channel), rtol=1e-3, atol=1e-6)
+    # Without the mask the padding is read, and the numbers show it.
+    if prefix == "dpo_":
+        unmasked = {n: t for n, t in shifted.items() if not (n.startswith("dpo_") and n.endswith("attention_mask"))}
+    else:
+        unmasked = {name: t for name, t in shifted.items() if name != f"{prefix}attention_mask"}
+    assert compose_loss(qwen_model, unmasked).total.item() != pytest.approx(other.total.item(), abs=1e-6)
 
 
 def passes(model: Any, run: Any) -> list[tuple[tuple[int, ...], bool]]:
@@ -193,6 +221,7 @@ def passes(model: Any, run: Any) -> list[tuple[tuple[int, ...], bool]]:
     seen = []
 
     def note(_: Any, __: Any, kwargs: dict[str, Any], ___: Any) -> None:
+        assert kwargs["use_cache"] is False
         seen.append((tuple(kwargs["input_ids"].shape), torch.is_grad_enabled()))
 
     hook = model.model.register_forward_hook(note, with_kwargs=True)
@@ -213,17 +242,35 @@ def test_three_passes_and_the_teachers_is_short_and_without_gradient(
     width = max(batch["dpo_chosen_input_ids"].shape[1], batch["dpo_rejected_input_ids"].shape[1])
     assert preference == ((2, width), True)
     assert len(passes(model, lambda: compose_loss(model, batch, alpha_sdpo=0.0, beta_replay=0.0))) == 1
+    assert not model.model._forward_hooks
+    assert not model.lm_head._forward_hooks
+
+
+@pytest.fixture
+def fresh_accelerate_state() -> Iterator[None]:
+    """Accelerate keeps one state per process; other tests' trainers have set it, and later ones set it again."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.usefixtures("fresh_accelerate_state")
+def test_mixed_precision_by_accelerate_keeps_the_fused_path(qwen_tokenizer: Any, qwen_model: Any) -> None:
+    """Accelerate casts inside `forward`, where the caller's autocast state does not show it."""
+    batch = build_batch(qwen_tokenizer, model=qwen_model)
+    exact = compose_loss(qwen_model, batch).detached()
+    prepared = Accelerator(mixed_precision="bf16", cpu=True).prepare(qwen_model)
+    assert run_causal_lm(prepared, batch["input_ids"]).head.weight is qwen_model.lm_head.weight
+    assert len(passes(qwen_model, lambda: compose_loss(prepared, batch))) == 3
+    assert compose_loss(prepared, batch).detached() == pytest.approx(exact, rel=2e-2, abs=2e-2)
 
 
 def test_the_teacher_pass_takes_only_the_rows_with_pairs(qwen_model: Any, qwen_tokenizer: Any) -> None:
     batch = build_batch(qwen_tokenizer)
-    junk = torch.zeros_like(batch["ctx_teacher_input_ids"])
-    moved = {
-        **batch,
-        "ctx_teacher_input_ids": torch.cat([junk, batch["ctx_teacher_input_ids"], junk]),
-        "ctx_teacher_attention_mask": torch.cat([junk, batch["ctx_teacher_attention_mask"], junk]),
-        "sdpo_teacher_index": batch["sdpo_teacher_index"] + torch.tensor([1, 0]),
-    }
+    assert batch["ctx_teacher_input_ids"].shape[0] == 2
+    moved = {name: t.roll(1, 0) if name.startswith("ctx_") else t for name, t in batch.items()}
+    moved["sdpo_loss_mask"] = batch["sdpo_loss_mask"].roll(1, 0)
+    moved["sdpo_teacher_index"] = batch["sdpo_teacher_index"] + torch.tensor([1, 0])
     assert passes(qwen_model, lambda: compose_loss(qwen_model, moved))[1][0][0] == 1
     assert compose_loss(qwen_model, moved).sdpo_jsd == compose_loss(qwen_model, batch).sdpo_jsd
 
@@ -288,7 +335,7 @@ def test_tied_embeddings_get_both_gradients(qwen_tokenizer: Any) -> None:
     tied = tiny_model("qwen2", vocab_size=640, tie_word_embeddings=True, seed=1)
     batch = build_batch(qwen_tokenizer, model=tied)
     mine = torch.autograd.grad(compose_loss(tied, batch).total, tied.get_input_embeddings().weight)[0]
-    lm, sdpo, replay = straightforward(tied, batch, generalized_jsd_loss, "dpo")
+    lm, sdpo, replay = straightforward(tied, batch, generalized_jsd_loss, {})
     other = torch.autograd.grad(lm + 0.1 * sdpo + 0.05 * replay, tied.get_input_embeddings().weight)[0]
     torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-6)
 
@@ -370,21 +417,23 @@ def changed(batch: dict[str, torch.Tensor], **changes: torch.Tensor | None) -> d
     [
         ({"alpha_sdpo": -0.1}, "alpha_sdpo must be a finite number >= 0, got -0.1"),
         ({"beta_replay": math.nan}, "beta_replay must be a finite number >= 0, got nan"),
-        ({"sdpo_jsd_beta": 1.2}, r"beta must be in \[0, 1\], got 1.2"),
-        ({"sdpo_temperature": 0.0}, "temperature must be a positive finite number, got 0.0"),
-        ({"sdpo_token_clip": 0.0}, "token_clip must be a positive finite number, got 0.0"),
+        ({"sdpo_jsd_beta": 1.2}, r"sdpo_jsd_beta must be in \[0, 1\], got 1.2"),
+        ({"sdpo_temperature": 0.0}, "sdpo_temperature must be a positive finite number, got 0.0"),
+        ({"sdpo_token_clip": 0.0}, "sdpo_token_clip must be a positive finite number, got 0.0"),
         ({"sdpo_wrapper": "tiad"}, "sdpo_wrapper must be one of 'none', 'taid', 'entropy_opd', got 'tiad'"),
         ({"sdpo_wrapper": "taid"}, r"sdpo_wrapper='taid' needs taid_t in \[0, 1\], got None"),
-        ({"sdpo_wrapper": "taid", "taid_t": 1.5}, r"t must be in \[0, 1\], got 1.5"),
-        ({"taid_t": -1.0}, r"t must be in \[0, 1\], got -1.0"),
+        ({"sdpo_wrapper": "taid", "taid_t": 1.5}, r"taid_t must be in \[0, 1\], got 1.5"),
+        ({"taid_t": -1.0}, r"taid_t must be in \[0, 1\], got -1.0"),
         ({"dpo_variant": "kto"}, "dpo_variant must be one of 'dpo', 'simpo', got 'kto'"),
-        ({"replay_dpo_beta": 0.0}, "beta must be a positive finite number, got 0.0"),
+        ({"replay_dpo_beta": 0.0}, "replay_dpo_beta must be a positive finite number, got 0.0"),
+        ({"simpo_beta": -1.0}, "simpo_beta must be a positive finite number, got -1.0"),
+        ({"simpo_gamma": -1.0}, "simpo_gamma must be a finite number >= 0, got -1.0"),
         ({"lm_ce_label_smoothing": 2.0}, r"lm_ce_label_smoothing must be in \[0, 1\], got 2.0"),
-        ({"entropy_opd_h_max": -1.0}, "h_max must be a positive finite number, got -1.0"),
+        ({"entropy_opd_h_max": -1.0}, "entropy_opd_h_max must be a positive finite number, got -1.0"),
     ],
 )
 def test_bad_settings_are_named(qwen_tokenizer: Any, qwen_model: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^{message}"):
         compose_loss(qwen_model, build_batch(qwen_tokenizer, model=qwen_model), **settings)
 
 
@@ -398,7 +447,7 @@ def test_bad_settings_are_named(qwen_tokenizer: Any, qwen_model: Any, settings: 
         (lambda b: {"sdpo_teacher_index": None}, "sdpo_student_index and sdpo_teacher_index come together"),
         (lambda b: {"sdpo_student_index": b["sdpo_student_index"][:-1]}, "sdpo_student_index has shape"),
         (
-            lambda b: {"sdpo_teacher_index": b["sdpo_teacher_index"] - torch.tensor([0, 1])},
+            lambda b: {"sdpo_teacher_index": b["sdpo_teacher_index"] - torch.tensor([0, 1]), "sdpo_loss_mask": None},
             "token ids differ at .* paired positions; the",
         ),
         (
@@ -416,6 +465,29 @@ def test_bad_settings_are_named(qwen_tokenizer: Any, qwen_model: Any, settings: 
             },
             "with at least one pair",
         ),
+        (lambda b: {"ctx_teacher_input_ids": None}, "inputs lacks 'ctx_teacher_input_ids'"),
+        (lambda b: {"sdpo_student_index": b["sdpo_student_index"] * 1.0}, "sdpo_student_index must hold integers"),
+        (lambda b: {"sdpo_loss_mask": b["sdpo_loss_mask"] * 0}, "sdpo_loss_mask is off at 28 of the 28 positions that"),
+        (lambda b: {"sdpo_loss_mask": b["sdpo_loss_mask"][:, 1:]}, "sdpo_loss_mask has shape"),
+        (lambda b: {"input_ids": b["input_ids"][0]}, r"input_ids must be \(rows, columns\) of token ids"),
+        (lambda b: {"input_ids": b["input_ids"] * 1.0}, r"input_ids must be .* got torch.float32"),
+        (lambda b: {"attention_mask": b["attention_mask"][:, 1:]}, "attention_mask has shape"),
+        (lambda b: {"attention_mask": b["attention_mask"][:1]}, "attention_mask has shape"),
+        (lambda b: {"attention_mask": b["attention_mask"] * 0}, "attention_mask is 0 at .* that response_mask selects"),
+        (
+            lambda b: {"ctx_teacher_attention_mask": b["ctx_teacher_attention_mask"][:, :5]},
+            "ctx_teacher_attention_mask",
+        ),
+        (
+            lambda b: {"ctx_teacher_attention_mask": b["ctx_teacher_attention_mask"] * 0},
+            "ctx_teacher_attention_mask is 0 at 28 of the 28 positions that sdpo_teacher_index selects",
+        ),
+        (
+            lambda b: {"dpo_chosen_attention_mask": b["dpo_chosen_attention_mask"][:, 1:]},
+            "dpo_chosen_attention_mask has",
+        ),
+        (lambda b: {"dpo_chosen_attention_mask": b["dpo_chosen_attention_mask"] * 0}, "dpo_chosen_attention_mask is 0"),
+        (lambda b: {"dpo_chosen_input_ids": None}, "inputs lacks 'dpo_chosen_input_ids'"),
         (lambda b: {"dpo_rejected_input_ids": None}, "inputs lacks 'dpo_rejected_input_ids'"),
         (lambda b: {"dpo_chosen_ref_logprobs": None}, "inputs lacks 'dpo_chosen_ref_logprobs'"),
         (lambda b: {"dpo_chosen_ref_logprobs": torch.zeros(2)}, r"dpo_chosen_ref_logprobs has shape \(2,\)"),

@@ -97,21 +97,41 @@ def test_reductions_agree_with_each_other() -> None:
     torch.testing.assert_close(generalized_jsd_loss(student, teacher, labels, reduction="mean"), none.sum() / 3 / 7)
 
 
-@pytest.mark.parametrize(("tail", "entries"), [(True, 4), (False, 3)])
-def test_mean_divides_by_the_entries_that_are_compared(tail: bool, entries: int) -> None:
+def test_mean_divides_by_the_vocabulary_with_top_k_too() -> None:
     student, teacher = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
     batchmean, mean = (
-        generalized_jsd_loss(student, teacher, top_k=3, top_k_tail=tail, reduction=reduction)
-        for reduction in ("batchmean", "mean")
+        generalized_jsd_loss(student, teacher, top_k=3, reduction=reduction) for reduction in ("batchmean", "mean")
     )
-    torch.testing.assert_close(mean, batchmean / entries)
+    torch.testing.assert_close(mean, batchmean / 7)
 
 
 def test_probabilities_in_place_of_logits() -> None:
     loss = generalized_jsd_loss(STUDENT.softmax(-1), TEACHER.softmax(-1), logits_are_probs=True)
     assert loss.item() == pytest.approx(GOLDEN[0.5], abs=1e-9)
-    one_hot = torch.tensor([[[1.0, 0.0, 0.0, 0.0]]], dtype=torch.float64)
-    assert generalized_jsd_loss(one_hot, one_hot, beta=0.0, logits_are_probs=True).item() == 0
+    half = generalized_jsd_loss(STUDENT.softmax(-1).half(), TEACHER.softmax(-1).half(), logits_are_probs=True)
+    assert half.dtype == torch.float32
+    assert half.item() == pytest.approx(GOLDEN[0.5], abs=1e-3)
+
+
+@pytest.mark.parametrize("beta", BETAS)
+def test_a_probability_of_0_gives_a_finite_gradient(beta: float) -> None:
+    student = torch.tensor([[[0.5, 0.5, 0.0, 0.0]]], dtype=torch.float64, requires_grad=True)
+    teacher = torch.tensor([[[0.3, 0.7, 0.0, 0.0]]], dtype=torch.float64)
+    loss = generalized_jsd_loss(student, teacher, beta=beta, logits_are_probs=True)
+    two = generalized_jsd_loss(student[..., :2], teacher[..., :2], beta=beta, logits_are_probs=True)
+    torch.testing.assert_close(loss, two)
+    loss.backward()
+    assert student.grad.isfinite().all()
+    assert student.grad[..., :2].abs().max() > 0
+
+
+@pytest.mark.parametrize("beta", BETAS)
+def test_a_token_that_one_side_rules_out_makes_kl_infinite_and_jsd_not(beta: float) -> None:
+    ruling_out = torch.cat([STUDENT[..., :3], torch.full((1, 1, 1), -math.inf, dtype=torch.float64)], -1)
+    student_rules_out = generalized_jsd_loss(ruling_out, TEACHER, beta=beta).item()
+    teacher_rules_out = generalized_jsd_loss(STUDENT, ruling_out, beta=beta).item()
+    assert math.isinf(student_rules_out) == (beta == 0.0)
+    assert math.isinf(teacher_rules_out) == (beta == 1.0)
 
 
 @pytest.mark.parametrize("beta", BETAS)
@@ -221,6 +241,11 @@ def test_masked_positions_and_padding_change_neither_loss_nor_gradient(seed: int
         ({"student_logits": torch.full((2, 3, 7), math.nan)}, "student_logits has 42 NaN values"),
         ({"teacher_logits": torch.full((2, 3, 7), math.nan)}, "teacher_logits has 42 NaN values"),
         ({"logits_are_probs": True, "temperature": 2.0}, "temperature must be 1 with logits_are_probs"),
+        (
+            {"logits_are_probs": True, "student_logits": torch.ones(2, 3, 7), "teacher_logits": -torch.ones(2, 3, 7)},
+            "teacher_logits must hold probabilities, got -1.0",
+        ),
+        ({"student_logits": torch.randn(7), "teacher_logits": torch.randn(7)}, r"student_logits has shape \(7,\)"),
     ],
 )
 def test_bad_input_is_named(change: dict, message: str) -> None:

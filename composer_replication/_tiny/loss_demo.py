@@ -72,7 +72,7 @@ def run_loss_demo(
 def _lessons(batch: Batch) -> Iterator[Batch]:
     """The habit: the wrong call without a hint. And obedience: the right call behind the hint."""
     yield {"input_ids": batch["dpo_rejected_input_ids"], "response_mask": batch["dpo_rejected_response_mask"]}
-    hinted_prompt = batch["ctx_teacher_input_ids"][:, : int(batch["sdpo_teacher_index"][0, 1])]
+    hinted_prompt = batch["ctx_teacher_input_ids"][:1, : int(batch["sdpo_teacher_index"][0, 1])]
     right_call = batch["dpo_chosen_input_ids"][batch["dpo_chosen_response_mask"] > 0].unsqueeze(0)
     yield {
         "input_ids": torch.cat([hinted_prompt, right_call], dim=1),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from composer_replication._optional import MissingExtraError, is_available
+from composer_replication._optional import require
 
 
 class SmolLM2NotInstalledError(ImportError):
@@ -28,8 +28,7 @@ def load_smollm2() -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     file = smollm2_file()
-    if not is_available("gguf"):
-        raise MissingExtraError("quickstart", "gguf")
+    require("gguf", "quickstart")
     loaded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     config = type(loaded.config).from_dict(

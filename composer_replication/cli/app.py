@@ -43,7 +43,7 @@ def options(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Options that stand before the verb. `--debug` is read by `main`, which sees every error."""
+    """Options of every verb. `--debug` is listed here for the help; `run` takes it out of the arguments."""
 
 
 app.command(epilog="Example: composer-replication doctor --json")(doctor)
@@ -59,7 +59,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are printed, never raised."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        code = app(args=list(arguments), standalone_mode=False)
+        # `--debug` may stand before or behind the verb.
+        code = app(args=[argument for argument in arguments if argument != "--debug"], standalone_mode=False)
     except typer.TyperException as error:
         # Usage errors carry the exit code 2 and the command that was called.
         context: Any = getattr(error, "ctx", None)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 def quickstart(
     steps: Annotated[int, typer.Option(min=2, help="Optimiser steps.")] = 20,
-    alpha_sdpo: Annotated[float, typer.Option(min=0.0, help="Weight of hint self-distillation.")] = 1.0,
-    beta_replay: Annotated[float, typer.Option(min=0.0, help="Weight of the preference pairs.")] = 0.5,
+    alpha_sdpo: Annotated[float, typer.Option(min=0.0, max=1000.0, help="Weight of hint self-distillation.")] = 1.0,
+    beta_replay: Annotated[float, typer.Option(min=0.0, max=1000.0, help="Weight of the preference pairs.")] = 0.5,
     template: Annotated[Literal["qwen2_5", "llama3_1"], typer.Option(help="Whose chat template.")] = "qwen2_5",
-    seed: Annotated[int, typer.Option(help="Of the random model and of the traces.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random model and of the traces.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Cure a small model of a wrong tool call, with all three channels live.
@@ -39,7 +39,7 @@ def quickstart(
         typer.echo(json.dumps({"steps": [asdict(step) for step in demo]}))
         return
     console = Console()
-    table = Table("step", "trace", "total", "lm_ce", "sdpo_jsd", "replay_dpo", "p(right call)")
+    table = Table("step", "trace", "total", "lm_ce", "sdpo_jsd", "replay_dpo", "p(right)")
     by_trace: dict[str, list[DemoStep]] = {}
     for step in track(demo, "Warming up, then training", total=steps, console=console, transient=True):
         losses = [f"{step.losses[name]:.4f}" for name in ("total", *step.active_tokens)]

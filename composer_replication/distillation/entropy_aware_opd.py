@@ -18,7 +18,7 @@ import torch
 
 from composer_replication._arguments import check_choice, check_no_nan, check_positive, check_same_shape
 from composer_replication.distillation.positions import REDUCTIONS, Reduction, select_positions
-from composer_replication.opsd import divergence_terms, log_probabilities
+from composer_replication.opsd import divergence_terms, infinite_where_ruled_out, log_probabilities
 
 Gate = Literal["soft", "switch", "additive"]
 
@@ -51,6 +51,9 @@ class EntropyAwareOPD:
         student_NV = log_probabilities(student_logits_NV, self.temperature)
         teacher_NV = log_probabilities(teacher_logits_NV.detach(), self.temperature)
         entropy_N = _entropy(teacher_NV)
+        return infinite_where_ruled_out(self._mix(student_NV, teacher_NV, entropy_N))
+
+    def _mix(self, student_NV: torch.Tensor, teacher_NV: torch.Tensor, entropy_N: torch.Tensor) -> torch.Tensor:
         forward_NV = divergence_terms(student_NV, teacher_NV, beta=0.0)
         reverse_N = divergence_terms(student_NV, teacher_NV, beta=1.0).sum(-1)
         if self.gate == "soft":

@@ -25,10 +25,10 @@ class SelectedPositions:
         flat = tensor.flatten(0, -2)
         return flat if self.index_N is None else flat.index_select(0, self.index_N)
 
-    def reduce(self, losses_N: torch.Tensor, reduction: Reduction, compared_entries: int = 1) -> torch.Tensor:
+    def reduce(self, losses_N: torch.Tensor, reduction: Reduction, vocabulary: int = 1) -> torch.Tensor:
         """Weigh the losses and reduce them.
 
-        "batchmean" divides the sum by N, "mean" by N times `compared_entries`; "none" gives the (B, T) grid with
+        "batchmean" divides the sum by N, "mean" by N times `vocabulary`; "none" gives the (B, T) grid with
         0 where nothing was selected.
         """
         if self.weight_N is not None:
@@ -41,7 +41,7 @@ class SelectedPositions:
             full = losses_N.new_zeros(math.prod(self.grid))
             return full.index_copy(0, self.index_N, losses_N).view(self.grid)
         mean = losses_N.sum() / losses_N.numel()
-        return mean if reduction == "batchmean" else mean / compared_entries
+        return mean if reduction == "batchmean" else mean / vocabulary
 
 
 def select_positions(
@@ -56,6 +56,8 @@ def select_positions(
     touches neither the loss nor the gradient.
     """
     grid = logits_BTV.shape[:-1]
+    if logits_BTV.dim() < 2:
+        raise ValueError(f"student_logits has shape {tuple(logits_BTV.shape)}, expected (..., positions, vocabulary)")
     if active_BT is None:
         if math.prod(grid) == 0:
             raise ValueError(f"student_logits has no positions: its shape is {tuple(logits_BTV.shape)}")

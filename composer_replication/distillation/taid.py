@@ -118,9 +118,9 @@ class TAIDScheduler:
                 f"global_step {global_step} came after step {self._last_step}: update_t takes one loss per optimiser "
                 "step; average micro-batch losses first"
             )
+        value = float(loss)
         self._last_step = global_step
         floor = self.t_start + (self.t_end - self.t_start) * global_step / self.num_train_steps
-        value = float(loss)
         if self.disable_adaptive or not math.isfinite(value):
             self._advance(floor)
             return None
@@ -148,13 +148,13 @@ class TAIDScheduler:
         """Restore what `state_dict` gave; raise ValueError if an entry is missing or foreign."""
         if set(state) != set(self.state_dict()):
             raise ValueError(f"state has the keys {sorted(state)}, expected {sorted(self.state_dict())}")
-        t, momentum, last_step = state["t"], state["momentum"], state["last_step"]
+        t, momentum, previous_loss, last_step = (state[n] for n in ("t", "momentum", "previous_loss", "last_step"))
         if t is None or momentum is None:
             raise ValueError(f"state needs numbers for t and momentum, got {t!r} and {momentum!r}")
         check_range("t", t, 0.0, 1.0)
         self._t = float(t)
         self.momentum = float(momentum)
-        self._previous_loss = state["previous_loss"]
+        self._previous_loss = None if previous_loss is None else float(previous_loss)
         self._last_step = None if last_step is None else int(last_step)
 
     def _advance(self, candidate: float) -> None:

@@ -40,6 +40,8 @@ def test_help_has_an_example_for_every_verb(verb: list[str]) -> None:
         (["quickstart", "--stepz", "3"], 2, "No such option"),
         (["quickstart", "--steps", "many"], 2, "Invalid value for '--steps'"),
         (["quickstart", "--steps", "1"], 2, "Invalid value for '--steps'"),
+        (["quickstart", "--alpha-sdpo", "inf"], 2, "Invalid value for '--alpha-sdpo'"),
+        (["quickstart", "--seed", "9" * 30], 2, "Invalid value for '--seed'"),
         (["quickstart", "--template", "gpt5"], 2, "'gpt5' is not one of 'qwen2_5', 'llama3_1'"),
     ],
 )
@@ -60,8 +62,9 @@ def test_a_failure_is_one_line_and_debug_shows_where(
     monkeypatch.setattr("composer_replication._tiny.run_loss_demo", fail)
     assert cli.run(["quickstart"]) == 1
     assert capsys.readouterr().err == "error: the disk is full: free some [space]\n"
-    assert cli.run(["--debug", "quickstart"]) == 1
-    assert "Traceback" in capsys.readouterr().err
+    for arguments in (["--debug", "quickstart"], ["quickstart", "--debug"]):
+        assert cli.run(arguments) == 1
+        assert "Traceback" in capsys.readouterr().err
 
 
 def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

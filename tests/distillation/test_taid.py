@@ -160,6 +160,15 @@ def test_scheduler_state_survives_a_restart() -> None:
     assert second.state_dict() == whole.state_dict()
     with pytest.raises(ValueError, match="state has the keys"):
         second.load_state_dict({"t": 0.5})
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        second.load_state_dict({**first.state_dict(), "previous_loss": "x"})
+
+
+def test_scheduler_update_that_failed_may_be_repeated() -> None:
+    scheduler = TAIDScheduler(100)
+    with pytest.raises((RuntimeError, ValueError)):
+        scheduler.update_t(torch.ones(2), 0)
+    assert scheduler.update_t(2.0, 0) is None
 
 
 @pytest.mark.parametrize(

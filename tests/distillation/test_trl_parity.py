@@ -48,9 +48,10 @@ def test_divergence_and_its_gradient(beta: float) -> None:
 
 @pytest.mark.parametrize("beta", BETAS)
 @pytest.mark.parametrize("tail", [True, False])
-def test_student_top_k_and_its_gradient(beta: float, tail: bool) -> None:
-    student = torch.randn(3, 4, 50, dtype=torch.float64, requires_grad=True)
-    teacher = torch.randn(3, 4, 50, dtype=torch.float64)
+@pytest.mark.parametrize("spread", [1.0, 30.0])  # at 30 the support holds all the mass, and the tail is at its floor
+def test_student_top_k_and_its_gradient(beta: float, tail: bool, spread: float) -> None:
+    student = (torch.randn(3, 4, 50, dtype=torch.float64) * spread).requires_grad_()
+    teacher = torch.randn(3, 4, 50, dtype=torch.float64) * spread
     theirs = compute_topk_self_distillation_loss(
         student, teacher, distillation_topk=7, distillation_alpha=beta, distillation_add_tail=tail
     )

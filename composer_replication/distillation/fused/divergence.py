@@ -63,8 +63,10 @@ def fused_divergence(
             f"head has a vocabulary of {head.vocabulary(student_hidden)}, "
             f"teacher_head of {teacher_head.vocabulary(teacher_hidden)}: they must be equal"
         )
-    if position_weight is not None and position_weight.shape != (positions,):
-        raise ValueError(f"position_weight has shape {tuple(position_weight.shape)}, expected ({positions},)")
+    if position_weight is not None:
+        if position_weight.shape != (positions,):
+            raise ValueError(f"position_weight has shape {tuple(position_weight.shape)}, expected ({positions},)")
+        check_no_nan(position_weight, position_weight=position_weight)
 
     def row_loss(student: torch.Tensor, teacher: torch.Tensor | None, _: slice) -> torch.Tensor:
         assert teacher is not None
@@ -74,7 +76,7 @@ def fused_divergence(
         losses_N = chunked_rows(
             row_loss, student_hidden, head, teacher_hidden_NH=teacher_hidden, teacher_head=teacher_head
         )
-        loss = losses_N if position_weight is None else losses_N * position_weight
+        loss = losses_N if position_weight is None else losses_N * position_weight.detach()
     else:
         loss, losses_N = chunked_sum(
             row_loss,
@@ -85,5 +87,11 @@ def fused_divergence(
             weight_N=position_weight,
         )
         loss = loss / positions if reduction == "batchmean" else loss
-    check_no_nan(losses_N, student_hidden=student_hidden, teacher_hidden=teacher_hidden)
+    check_no_nan(
+        losses_N,
+        student_hidden=student_hidden,
+        teacher_hidden=teacher_hidden,
+        **head.tensors("head"),
+        **(head if teacher_head is None else teacher_head).tensors("teacher_head"),
+    )
     return FusedLoss(loss, losses_N.detach())

@@ -30,7 +30,7 @@ def fused_cross_entropy(
         return F.cross_entropy(logits, targets[where], reduction="none", label_smoothing=label_smoothing)
 
     total, losses_N = chunked_sum(row_loss, hidden, head)
-    check_no_nan(losses_N, hidden=hidden)
+    check_no_nan(losses_N, hidden=hidden, **head.tensors("head"))
     return FusedLoss(total / hidden.shape[0], losses_N)
 
 
@@ -46,10 +46,11 @@ def fused_token_logprobs(
     _check_targets(hidden, targets, head)
 
     def row_loss(logits: torch.Tensor, _: torch.Tensor | None, where: slice) -> torch.Tensor:
-        return -F.cross_entropy(logits / temperature, targets[where], reduction="none")
+        tempered = logits if temperature == 1.0 else logits / temperature
+        return -F.cross_entropy(tempered, targets[where], reduction="none")
 
     logprobs_N = chunked_rows(row_loss, hidden, head)
-    check_no_nan(logprobs_N, hidden=hidden)
+    check_no_nan(logprobs_N, hidden=hidden, **head.tensors("head"))
     return logprobs_N
 
 

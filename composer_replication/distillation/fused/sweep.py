@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from composer_replication.distillation.fused.chunks import block_rows, chunk_rows, slices
-from composer_replication.distillation.fused.head import LogitHead, accumulate_product, project_into
+from composer_replication.distillation.fused.head import LogitHead
+from composer_replication.distillation.fused.products import accumulate_product, project_into
 
 # (student logits, teacher logits or None, which of the N rows these are) -> the rows' losses. Differentiable in the
 # student logits; every row's loss must depend on that row alone.
@@ -75,7 +76,7 @@ def run_sweep(
                     needs_any,
                 )
             if needs_any:
-                _carry(gradients, student_CV, hidden_NH[chunk], weight_VH, sweep.weight_N, chunk)
+                _carry(gradients, student_CV, hidden_NH[chunk], weight_VH, chunk)
         weighted_N = losses_N if sweep.weight_N is None else losses_N * sweep.weight_N
         return weighted_N.sum(), losses_N, gradients
 
@@ -107,7 +108,7 @@ def _project(
 def _block(
     sweep: Sweep, student: torch.Tensor, teacher: torch.Tensor | None, where: slice, needs_any: bool
 ) -> torch.Tensor:
-    """The losses of a few rows; their gradient takes the place of the student's logits in the buffer."""
+    """The losses of a few rows; their gradient, weighted, takes the place of the student's logits in the buffer."""
     if teacher is not None:
         teacher = sweep.teacher_head.finish(teacher)
     if not needs_any:
@@ -116,7 +117,10 @@ def _block(
         leaf = student.detach().requires_grad_()
         losses = sweep.row_loss(sweep.head.finish(leaf), teacher, where)
         (gradient,) = torch.autograd.grad(losses.sum(), leaf)
-    student.copy_(gradient)
+    if sweep.weight_N is None:
+        student.copy_(gradient)
+    else:
+        torch.mul(gradient, sweep.weight_N[where].unsqueeze(-1).to(student.dtype), out=student)
     return losses.detach()
 
 
@@ -125,23 +129,15 @@ def _carry(
     grad_logits_CV: torch.Tensor,
     hidden_CH: torch.Tensor,
     weight_VH: torch.Tensor | None,
-    weight_N: torch.Tensor | None,
     chunk: slice,
 ) -> None:
     """Take the gradient from a chunk's logits to the hidden states and to the head."""
-    # The rows' weights go onto the two small operands instead of onto the logits.
-    weight_C1 = None if weight_N is None else weight_N[chunk].to(grad_logits_CV.dtype).unsqueeze(-1)
     if gradients.hidden is not None:
-        grad_CH = gradients.hidden[chunk]
         if weight_VH is None:
-            grad_CH.copy_(grad_logits_CV)
+            gradients.hidden[chunk] = grad_logits_CV
         else:
-            accumulate_product(grad_CH, grad_logits_CV, weight_VH, fresh=True)
-        if weight_C1 is not None:
-            grad_CH.mul_(weight_C1)
+            accumulate_product(gradients.hidden[chunk], grad_logits_CV, weight_VH, fresh=True)
     if gradients.weight is not None:
-        weighted_CH = hidden_CH if weight_C1 is None else (hidden_CH * weight_C1).to(hidden_CH.dtype)
-        accumulate_product(gradients.weight, grad_logits_CV.t(), weighted_CH, fresh=chunk.start == 0)
+        accumulate_product(gradients.weight, grad_logits_CV.t(), hidden_CH, fresh=chunk.start == 0)
     if gradients.bias is not None:
-        weight_C = torch.ones_like(grad_logits_CV[:, 0]) if weight_C1 is None else weight_C1.squeeze(-1)
-        gradients.bias.addmv_(grad_logits_CV.t(), weight_C)
+        gradients.bias.add_(grad_logits_CV.sum(0))

@@ -254,9 +254,52 @@ def test_half_precision_accumulates_in_float32(mode: str, monkeypatch: pytest.Mo
     torch.testing.assert_close(hidden.grad.double(), exact[0].grad, rtol=1e-2, atol=1e-5)
 
 
+def test_autocast_does_not_reach_into_the_criterion() -> None:
+    hidden, teacher_hidden, weight = torch.randn(6, 8), torch.randn(6, 8), torch.randn(40, 8)
+    mixing = torch.randn(40, 40)
+
+    def criterion(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        return ((student - teacher) @ mixing).square().mean(-1)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = fused_divergence(criterion, hidden, teacher_hidden, LogitHead(weight)).loss
+    rounded = [tensor.bfloat16().float() for tensor in (hidden, teacher_hidden, weight)]
+    exact = fused_divergence(criterion, rounded[0], rounded[1], LogitHead(rounded[2])).loss
+    torch.testing.assert_close(cast, exact)
+
+
+def test_float16_with_a_loss_scale_does_not_overflow_on_the_way() -> None:
+    hidden = (torch.randn(24, 16) * 8).half().requires_grad_()
+    weight = torch.randn(300, 16).half().requires_grad_()
+    losses = fused_divergence(
+        GeneralizedJSD(), hidden, torch.randn(24, 16).half(), LogitHead(weight), reduction="none"
+    ).loss
+    (losses * 3000.0).sum().backward()
+    assert weight.grad.isfinite().all()
+
+
+def test_a_position_weight_is_a_constant_in_every_reduction() -> None:
+    hidden, teacher_hidden, head = make()
+    weight = torch.rand(POSITIONS, dtype=torch.float64, requires_grad=True)
+    for reduction in ("batchmean", "sum", "none"):
+        loss = fused_divergence(
+            GeneralizedJSD(), hidden, teacher_hidden, head, position_weight=weight, reduction=reduction
+        ).loss
+        loss.sum().backward()
+    assert weight.grad is None
+
+
+def test_nan_in_the_head_is_named() -> None:
+    weight = torch.randn(13, 5)
+    weight[3, 3] = math.nan
+    with pytest.raises(ValueError, match=r"head\.weight has 1 NaN values of 65"):
+        fused_divergence(GeneralizedJSD(), torch.randn(3, 5), torch.randn(3, 5), LogitHead(weight))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"position_weight": torch.full((3,), math.nan)}, "position_weight has 3 NaN values"),
         ({"student_hidden": torch.randn(3, 4)}, r"student_hidden has shape \(3, 4\), expected \(positions, 5\)"),
         ({"student_hidden": torch.randn(3, 2, 5)}, "student_hidden has shape"),
         ({"student_hidden": torch.randn(0, 5)}, "student_hidden has no positions"),
@@ -277,6 +320,10 @@ def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
 def test_bad_heads_are_named() -> None:
     with pytest.raises(ValueError, match="softcap must be a positive finite number, got 0"):
         LogitHead(torch.randn(3, 2), softcap=0)
+    with pytest.raises(ValueError, match="scale must be a positive finite number, got nan"):
+        LogitHead(torch.randn(3, 2), scale=math.nan)
+    with pytest.raises(ValueError, match=r"weight has shape \(3, 2, 1\)"):
+        LogitHead(torch.randn(3, 2, 1))
     with pytest.raises(ValueError, match="bias needs a weight"):
         LogitHead(None, torch.randn(3))
     with pytest.raises(ValueError, match="expected one bias per row of weight"):
