@@ -65,6 +65,14 @@ def test_hidden_states_and_head_reproduce_the_logits(name: str) -> None:
     assert again.head.is_same(states.head)
 
 
+def test_a_head_is_recognised_through_the_rounding_of_bfloat16() -> None:
+    config = transformers.GraniteConfig(**SMALL, logits_scaling=3.0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    states = run_causal_lm(model, torch.randint(0, 60, (2, 9)))
+    assert states.head.weight is model.lm_head.weight
+    assert states.head.scale == pytest.approx(1 / 3)
+
+
 def test_only_one_position_is_projected(qwen_model: Any) -> None:
     projected = []
     qwen_model.lm_head.register_forward_hook(lambda _, inputs, __: projected.append(inputs[0].shape[1]))
