@@ -29,7 +29,7 @@ TopKSupport = Literal["teacher", "student"]
 
 IGNORE_LABEL = -100
 
-# log p of an entry with probability 0 (logit -inf). Finite, so that 0·(log p - log q) is 0 and not NaN.
+# Stands for log 0 (a logit of -inf) where it is multiplied by 0.
 _LOG_ZERO = -1e30
 _MAX_FINITE_LOSS = 1e10
 # A top-k support that holds all the mass leaves a tail of about 1e-7 rather than log(0).
@@ -143,11 +143,16 @@ def generalized_jsd_loss(
 
 
 def log_probabilities(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    """Log-softmax in at least float32; entries with -inf logits get a finite, negligible value."""
+    """Log-softmax of tempered logits, in at least float32."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
     if temperature != 1.0:
         logits = logits / temperature
-    return torch.log_softmax(logits, dim=-1, dtype=dtype).clamp_min(_LOG_ZERO)
+    return torch.log_softmax(logits, dim=-1, dtype=dtype)
+
+
+def finite(log_probs: torch.Tensor) -> torch.Tensor:
+    """Put a finite stand-in for log 0, so that 0·log 0 is 0 and not NaN."""
+    return log_probs.clamp_min(_LOG_ZERO)
 
 
 def infinite_where_ruled_out(losses_N: torch.Tensor) -> torch.Tensor:
@@ -157,18 +162,17 @@ def infinite_where_ruled_out(losses_N: torch.Tensor) -> torch.Tensor:
 
 def divergence_terms(student: torch.Tensor, teacher: torch.Tensor, beta: float) -> torch.Tensor:
     """Elementwise terms of log-probabilities whose sum over the last dimension is the divergence."""
-    if beta == 0.0:
-        return teacher.exp() * (teacher - student)
-    if beta == 1.0:
-        return student.exp() * (student - teacher)
+    if beta in (0.0, 1.0):
+        student, teacher = finite(student), finite(teacher)
+        return teacher.exp() * (teacher - student) if beta == 0.0 else student.exp() * (student - teacher)
     p_student, p_teacher = student.exp(), teacher.exp()
     with torch.no_grad():
         # d/dp of (1-β)p·log(p/m) + βq·log(q/m) with m = (1-β)p + βq is (1-β)·log(p/m): what comes from m cancels.
         # So both logarithms may be constants, which spares the backward pass several vocabulary-sized tensors.
         tiny = torch.finfo(student.dtype).tiny
         log_mixture = torch.lerp(p_student, p_teacher, beta).clamp_min_(tiny).log_()
-        student_ratio = (student - log_mixture).mul_(1.0 - beta)
-        teacher_term = (teacher - log_mixture).mul_(p_teacher).mul_(beta)
+        student_ratio = (student - log_mixture).clamp_min_(_LOG_ZERO).mul_(1.0 - beta)
+        teacher_term = (teacher - log_mixture).clamp_min_(_LOG_ZERO).mul_(p_teacher).mul_(beta)
     return torch.addcmul(teacher_term, p_student, student_ratio)
 
 
@@ -179,7 +183,7 @@ def _log_of_probabilities(name: str, probabilities: torch.Tensor) -> torch.Tenso
     probabilities = probabilities.to(dtype)
     # A probability of 0 is replaced before the logarithm too: left there, it would send 0·(1/0) into the gradient.
     ruled_out = probabilities == 0
-    return probabilities.masked_fill(ruled_out, 1.0).log().masked_fill(ruled_out, _LOG_ZERO)
+    return probabilities.masked_fill(ruled_out, 1.0).log().masked_fill(ruled_out, -math.inf)
 
 
 def _with_tail(log_probs_NK: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ import torch
 
 from composer_replication._arguments import check_choice, check_no_nan, check_positive, check_same_shape
 from composer_replication.distillation.positions import REDUCTIONS, Reduction, select_positions
-from composer_replication.opsd import divergence_terms, infinite_where_ruled_out, log_probabilities
+from composer_replication.opsd import divergence_terms, finite, infinite_where_ruled_out, log_probabilities
 
 Gate = Literal["soft", "switch", "additive"]
 
@@ -114,4 +114,4 @@ def teacher_entropy(teacher_logits: torch.Tensor) -> torch.Tensor:
 
 
 def _entropy(log_probs: torch.Tensor) -> torch.Tensor:
-    return -(log_probs.exp() * log_probs).sum(-1)
+    return -(log_probs.exp() * finite(log_probs)).sum(-1)

@@ -15,7 +15,7 @@ import torch
 
 from composer_replication._arguments import check_no_nan, check_range, check_same_shape
 from composer_replication.distillation.positions import select_positions
-from composer_replication.opsd import log_probabilities
+from composer_replication.opsd import finite, log_probabilities
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,11 @@ class TAID:
 
     def __call__(self, student_logits_NV: torch.Tensor, teacher_logits_NV: torch.Tensor) -> torch.Tensor:
         """The (N,) cross-entropies; gradients flow to the student's log-probabilities, not to the target."""
-        student_NV = log_probabilities(student_logits_NV)
-        # Interpolating log-probabilities instead of logits shifts a row by a constant, which softmax removes; they
-        # are finite where a logit is -inf.
-        target_NV = torch.lerp(student_NV.detach(), log_probabilities(teacher_logits_NV.detach()), self.t)
+        student_NV = finite(log_probabilities(student_logits_NV))
+        teacher_NV = finite(log_probabilities(teacher_logits_NV.detach()))
+        # Interpolating log-probabilities instead of logits shifts a row by a constant, which softmax removes; and they
+        # can be made finite where a logit is -inf.
+        target_NV = torch.lerp(student_NV.detach(), teacher_NV, self.t)
         return -(torch.softmax(target_NV, dim=-1) * student_NV).sum(-1)
 
 

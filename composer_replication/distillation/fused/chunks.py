@@ -13,10 +13,12 @@ from collections.abc import Iterator
 
 import torch
 
-# Measured with benchmarks/divergence.py at a vocabulary of 151,936: 128 rows a chunk (78 MB of float32 logits), where
-# the matrix products run within a tenth of their speed on all rows at once.
+# Chosen with benchmarks/divergence.py at a vocabulary of 151,936. A chunk of 128 rows (78 MB of float32 logits) gives
+# up some of the matrix products' speed; longer ones win little of it back and cost memory in proportion. A block of 6
+# rows is as fast as any on an idle machine; shorter ones suffer when another process takes a core, because every
+# operator ends with the threads waiting for each other.
 CHUNK_ELEMENTS = 20_000_000
-CPU_BLOCK_ELEMENTS = 2**19
+CPU_BLOCK_ELEMENTS = 2**20
 
 
 def chunk_rows(positions: int, vocabulary: int) -> int:

@@ -1,4 +1,4 @@
-"""Products into float32 buffers: exact for half-precision operands, whichever dimension is long and however it is cut."""
+"""Products into float32 buffers: exact for half-precision operands, whichever dimension is long and is cut."""
 
 from __future__ import annotations
 
