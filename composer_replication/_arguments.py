@@ -20,6 +20,12 @@ def check_positive(name: str, value: float | None) -> None:
         raise ValueError(f"{name} must be a positive finite number, got {value!r}")
 
 
+def check_count(name: str, value: int | None) -> None:
+    """Require a whole number above zero; `None` means "not used" and passes."""
+    if value is not None and not (isinstance(value, int) and value > 0):
+        raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+
+
 def check_non_negative(name: str, value: float) -> None:
     """Require a finite value of at least zero."""
     if not (value >= 0 and math.isfinite(value)):

@@ -68,7 +68,7 @@ def run_causal_lm(
         with _watching(backbone) as states, _watching(linear) as heads:
             last_logits = model(logits_to_keep=1, **arguments).logits
         finish = _finish(inner, linear, states, heads, last_logits)
-        if finish is not None:
+        if finish is not None and states:
             head = LogitHead(linear.weight, linear.bias, finish.scale, finish.softcap)
             return HiddenStates(_hidden(states[-1].output)[:, -width:], head)
     return HiddenStates(model(**arguments).logits[:, -width:], LogitHead(None))
@@ -171,12 +171,12 @@ def _finish(
         if not bool(torch.isfinite(plain).all()):
             # Says nothing of the head. The losses will find the NaN and name it.
             return _Finish(1.0, None)
-        matching = [
-            finish
-            for finish in _candidates(inner)
-            if _same(_hidden(states[-1].output)[:, -1:], heads[-1].input)
-            and _same(LogitHead(None, scale=finish.scale, softcap=finish.softcap).finish(plain), last_logits_B1V)
-        ]
+        if _same(_hidden(states[-1].output)[:, -1:], heads[-1].input):
+            matching = [
+                finish
+                for finish in _candidates(inner)
+                if _same(LogitHead(None, scale=finish.scale, softcap=finish.softcap).finish(plain), last_logits_B1V)
+            ]
     if not matching:
         _finishes[linear] = None
         _warn_full_logits(inner, "its logits are not a scaled, capped linear map of its hidden states")
@@ -203,7 +203,7 @@ def _candidates(inner: nn.Module) -> list[_Finish]:
 
     def named(name: str) -> float | None:
         value = getattr(config, name, None)
-        return float(value) if isinstance(value, (int, float)) and value else None
+        return float(value) if isinstance(value, (int, float)) and value > 0 else None
 
     scales: dict[float, None] = {}
     for name in ("logit_scale", "logits_scaling", "lm_head_multiplier"):

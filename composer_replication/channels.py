@@ -106,6 +106,7 @@ def sdpo_pairs(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     of different things.
     """
     input_ids, teacher_ids = entry(inputs, "input_ids"), entry(inputs, "ctx_teacher_input_ids")
+    check_token_ids("ctx_teacher_input_ids", teacher_ids)
     if ("sdpo_student_index" in inputs) != ("sdpo_teacher_index" in inputs):
         raise ValueError("sdpo_student_index and sdpo_teacher_index come together: one of them is missing")
     if "sdpo_student_index" in inputs:
@@ -161,12 +162,13 @@ def _teacher_states(model: nn.Module, inputs: Batch, index_P2: torch.Tensor) -> 
 
 def _stacked_preferences(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Chosen above rejected: ids, attention mask and response mask, padded on the right to one width."""
+    for side in ("chosen", "rejected"):
+        check_token_ids(f"dpo_{side}_input_ids", entry(inputs, f"dpo_{side}_input_ids"))
     stacks: tuple[list[torch.Tensor], ...] = ([], [], [])
-    width = max(entry(inputs, f"dpo_{side}_input_ids").shape[1] for side in ("chosen", "rejected"))
+    width = max(inputs[f"dpo_{side}_input_ids"].shape[1] for side in ("chosen", "rejected"))
     for side in ("chosen", "rejected"):
         ids, response_mask = (entry(inputs, f"dpo_{side}_{part}") for part in ("input_ids", "response_mask"))
         check_same_shape(f"dpo_{side}_response_mask", response_mask, f"dpo_{side}_input_ids", ids)
-        check_token_ids(f"dpo_{side}_input_ids", ids)
         attention_mask = inputs.get(f"dpo_{side}_attention_mask", torch.ones_like(ids))
         check_same_shape(f"dpo_{side}_attention_mask", attention_mask, f"dpo_{side}_input_ids", ids)
         response_mask = _predictable(response_mask)

@@ -18,6 +18,7 @@ import torch
 
 from composer_replication._arguments import (
     check_choice,
+    check_count,
     check_no_nan,
     check_positive,
     check_range,
@@ -29,7 +30,7 @@ TopKSupport = Literal["teacher", "student"]
 
 IGNORE_LABEL = -100
 
-# Stands for log 0 (a logit of -inf) where it is multiplied by 0.
+# Stands for log 0 (a logit of -inf) where it is multiplied by 0. A loss above the other bound has met it elsewhere.
 _LOG_ZERO = -1e30
 _MAX_FINITE_LOSS = 1e10
 # A top-k support that holds all the mass leaves a tail of about 1e-7 rather than log(0).
@@ -55,7 +56,7 @@ class GeneralizedJSD:
     def __post_init__(self) -> None:
         check_range("beta", self.beta, 0.0, 1.0)
         check_positive("temperature", self.temperature)
-        check_positive("top_k", self.top_k)
+        check_count("top_k", self.top_k)
         check_choice("top_k_support", self.top_k_support, ("teacher", "student"))
         check_positive("token_clip", self.token_clip)
         check_positive("elementwise_clip", self.elementwise_clip)

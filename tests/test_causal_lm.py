@@ -240,3 +240,15 @@ def test_evaluating_restores_each_modules_own_mode(qwen_model: Any) -> None:
     assert qwen_model.training
     assert qwen_model.model.layers[1].training
     assert not frozen.training
+
+
+def test_a_backbone_that_can_no_longer_be_watched_gets_full_logits(
+    qwen_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler may drop hooks that were not there when it traced the model."""
+    ids = torch.randint(0, 640, (2, 5))
+    run_causal_lm(qwen_model, ids)
+    monkeypatch.setattr(qwen_model.model, "register_forward_hook", lambda _: SimpleNamespace(remove=lambda: None))
+    states = run_causal_lm(qwen_model, ids)
+    assert states.head.weight is None
+    assert torch.equal(states.hidden, qwen_model(ids).logits)

@@ -88,6 +88,8 @@ def test_mask_without_pairs_needs_equal_shapes_and_equal_ids(qwen_tokenizer: Any
             "dpo_chosen_attention_mask has",
         ),
         (lambda b: {"dpo_chosen_attention_mask": b["dpo_chosen_attention_mask"] * 0}, "dpo_chosen_attention_mask is 0"),
+        (lambda b: {"ctx_teacher_input_ids": b["ctx_teacher_input_ids"][0]}, "ctx_teacher_input_ids must be"),
+        (lambda b: {"dpo_chosen_input_ids": b["dpo_chosen_input_ids"][0]}, "dpo_chosen_input_ids must be"),
         (lambda b: {"dpo_chosen_input_ids": None}, "inputs lacks 'dpo_chosen_input_ids'"),
         (lambda b: {"dpo_rejected_input_ids": None}, "inputs lacks 'dpo_rejected_input_ids'"),
         (lambda b: {"dpo_chosen_ref_logprobs": None}, "inputs lacks 'dpo_chosen_ref_logprobs'"),

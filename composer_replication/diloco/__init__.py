@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from composer_replication._arguments import check_non_negative, check_positive, check_range
+from composer_replication._arguments import check_count, check_non_negative, check_positive, check_range
 from composer_replication._optional import MissingExtraError, is_available
 
 _TORCHFT_AVAILABLE: bool = is_available("torchft")
@@ -62,7 +62,7 @@ def make_diloco_outer_loop(
         raise ValueError("model_fragments is empty: pass at least one module")
     check_positive("outer_lr", outer_lr)
     check_range("outer_momentum", outer_momentum, 0.0, 1.0)
-    check_positive("sync_every", sync_every)
+    check_count("sync_every", sync_every)
     check_non_negative("fragment_sync_delay", fragment_sync_delay)
     check_range("fragment_update_alpha", fragment_update_alpha, 0.0, 1.0)
     outer = [

@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from composer_replication._arguments import check_choice, check_no_nan, check_positive, check_same_shape
+from composer_replication._arguments import check_choice, check_count, check_no_nan, check_positive, check_same_shape
 from composer_replication.distillation.positions import REDUCTIONS, Reduction, select_positions
 from composer_replication.opsd import divergence_terms, finite, infinite_where_ruled_out, log_probabilities
 
@@ -38,7 +38,7 @@ class EntropyAwareOPD:
         check_positive("temperature", self.temperature)
         check_choice("gate", self.gate, ("soft", "switch", "additive"))
         check_positive("entropy_threshold", self.entropy_threshold)
-        check_positive("forward_top_k", self.forward_top_k)
+        check_count("forward_top_k", self.forward_top_k)
         if self.h_max is not None and self.gate != "soft":
             raise ValueError(f"h_max={self.h_max!r} belongs to gate='soft', not to gate={self.gate!r}")
         if self.forward_top_k is not None and self.gate != "additive":

@@ -83,7 +83,7 @@ def test_bad_settings_are_named() -> None:
         make_diloco_outer_loop(LocalManager(), [], inner)
     with pytest.raises(ValueError, match="outer_lr must be a positive finite number, got 0"):
         make_diloco_outer_loop(LocalManager(), [model], inner, outer_lr=0)
-    with pytest.raises(ValueError, match="sync_every must be a positive finite number, got 0"):
+    with pytest.raises(ValueError, match="sync_every must be a positive whole number, got 0"):
         make_diloco_outer_loop(LocalManager(), [model], inner, sync_every=0)
     with pytest.raises(ValueError, match=r"fragment_update_alpha must be in \[0, 1\], got 2"):
         make_diloco_outer_loop(LocalManager(), [model], inner, fragment_update_alpha=2)
