@@ -1,0 +1,59 @@
+"""The kinds of tool errors, and whose mistake they are."""
+
+from __future__ import annotations
+
+# Mistakes of the student: a hint can say what to do instead.
+STUDENT_KINDS = frozenset(
+    {
+        # the five kinds every harness has
+        "tool_not_found",  # a tool that does not exist here
+        "json_decode",  # arguments that are not JSON
+        "type_error",  # arguments that do not fit the tool's schema
+        "runtime_error",  # the tool ran and failed, and nothing more is known
+        "repeated_failure",  # the very call that failed a moment ago, again
+        # files and edits
+        "edit_before_read",
+        "edit_no_match",
+        "edit_multiple_matches",
+        "edit_stale",
+        "edit_no_change",
+        "file_not_found",
+        "path_not_found",
+        "is_directory",
+        "file_too_large",
+        "permission_denied",
+        # names that do not exist: a skill, an agent, a task
+        "unknown_name",
+        # other services
+        "mcp_error",
+        "http_error",
+        # commands, by what their output shows
+        "command_not_found",
+        "shell_syntax",
+        "bad_option",
+        "missing_file_in_command",
+        "test_failure",
+        "type_or_lint_error",
+        "compile_error",
+        "git_error",
+        "traceback",
+        "timeout",
+        "command_failed",  # a non-zero exit that shows nothing more specific
+    }
+)
+
+# Not the student's mistake: no hint.
+OTHERS_KINDS = frozenset(
+    {
+        "user_rejected",
+        "parallel_cancelled",
+        "interrupted",
+        "harness_broken",
+        "hook_blocked",
+    }
+)
+
+
+def is_students_mistake(kind: str) -> bool:
+    """Whether a hint may be given. Kinds that a user registered count as the student's."""
+    return kind not in OTHERS_KINDS

@@ -1,0 +1,420 @@
+"""The shared vocabulary: a trace, its turns, and the two views that the later stages take of it.
+
+A `Trace` holds each turn once, so memory and disk grow linearly with the log. `Trace.states()` shows it to teachers
+(one `TraceState` per assistant turn, its history a view of messages that all states share); `Trace.example()` shows it
+to the collator. Encoded as JSON, a trace is itself a valid `TraceExample`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict, overload
+
+import msgspec
+
+Message: TypeAlias = dict[str, Any]
+"""One chat message in OpenAI's form."""
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+NO_RESULT = "[no result was recorded for this call]"
+CLEARED_RESULT = "[Old tool result content cleared]"
+
+
+class TraceState(TypedDict):
+    """One step of a trace as a teacher gets it.
+
+    `messages` is the chat history that the student saw before this turn, in OpenAI's form; `student_action` is what it
+    then did (see `render_action`).
+    """
+
+    state_id: str
+    messages: Sequence[Message]
+    student_action: str
+
+
+class TraceTurn(TypedDict, total=False):
+    """One turn as the collator takes it. Everything but `role` and `content` may be absent.
+
+    `tool_error` and `error_meta` stand on the assistant turn that made the failing call; the result turn carries
+    `is_error` and its text. `tool_call` is the first entry of `tool_calls`.
+    """
+
+    role: str
+    content: str
+    thinking: str
+    tool_calls: list[dict[str, Any]]
+    tool_call: dict[str, Any] | None
+    tool_call_id: str
+    is_error: bool
+    error_kind: str
+    tool_error: str | None
+    error_meta: dict[str, Any]
+
+
+class TraceExample(TypedDict, total=False):
+    """One training example: the turns, a reward if one is known, and preference pairs (`DPOPair`) if there are any."""
+
+    trace_id: str
+    turns: list[TraceTurn]
+    tools: list[dict[str, Any]]
+    final_reward: float
+    dpo_pairs: list[dict[str, Any]] | None
+
+
+class ToolCall(msgspec.Struct, omit_defaults=True):
+    """A call as the assistant made it. `raw_arguments` is set only if the arguments are not a JSON object."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = {}
+    raw_arguments: str | None = None
+
+    def message(self) -> dict[str, Any]:
+        """The call in OpenAI's form, with its arguments as a JSON string."""
+        arguments = self.raw_arguments if self.raw_arguments is not None else dump_json(self.arguments)
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
+
+
+class Usage(msgspec.Struct, omit_defaults=True):
+    """Tokens of one model call. `input_tokens` is the whole prompt, the cached part included."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class Turn(msgspec.Struct, omit_defaults=True):
+    """One turn of a trace, in the order in which the model saw them: a call's results follow the turn that made it.
+
+    role "tool": `tool_call_id` names the call it answers, `is_error` is what the log itself says (or its text, where
+    the log has no such flag), `error_kind` what went wrong.
+    role "assistant": `tool_error` and `error_meta` describe its failing call, a mistake of the student's before one
+    that is not; `id` is the log's id of the message; `repeats` marks a copy of a turn that another file holds, which
+    is context and no state of its own.
+    role "user": `origin` says where the text comes from ("prompt" is the human).
+
+    How a turn continues the context, if not simply after the turn before it: `follows` is the index of the turn that
+    comes before it in the model's context (-1: the context begins here, as after a compaction; an earlier turn: a
+    rewind). `keeps` are earlier turns that stay in view behind it, `clears` are calls whose results the model no
+    longer saw from here on.
+    """
+
+    role: Role
+    content: str = ""
+    thinking: str = ""
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str | None = None
+    is_error: bool = False
+    error_kind: str | None = None
+    tool_error: str | None = None
+    error_meta: dict[str, Any] | None = None
+    origin: str | None = None
+    id: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    timestamp: str | None = None
+    line: int | None = None
+    repeats: bool = False
+    follows: int | None = None
+    keeps: list[int] = []
+    clears: list[str] = []
+
+    @property
+    def tool_call(self) -> ToolCall | None:
+        """The first call, if there is one."""
+        return self.tool_calls[0] if self.tool_calls else None
+
+
+class Source(msgspec.Struct, omit_defaults=True):
+    """Where a trace comes from: the file, the line it begins on, the log format, the version of what wrote it."""
+
+    file: str
+    format: str
+    version: str | None = None
+    line: int = 1
+
+
+class Trace(msgspec.Struct, omit_defaults=True):
+    """One conversation of one agent. `parent` is the trace id of the agent that started it, for a sub-agent."""
+
+    trace_id: str
+    turns: list[Turn]
+    source: Source
+    session_id: str | None = None
+    parent: str | None = None
+    model: str | None = None
+    cwd: str | None = None
+    git_branch: str | None = None
+    tools: list[dict[str, Any]] = []
+    final_reward: float | None = None
+    meta: dict[str, Any] = {}
+
+    def states(
+        self,
+        *,
+        system_prompt: str | None = None,
+        strip_thinking: bool = True,
+        max_history_tokens: int | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> Iterator[TraceState]:
+        """One state per assistant turn of the student, in order.
+
+        The histories are views (`History`) of messages that all states share: a thousand states of a long session cost
+        no more than the session. `list(state["messages"])` is a plain list, for JSON.
+
+        Args:
+            system_prompt: put first, unless the log has a system message of its own.
+            strip_thinking: leave the student's thinking out of the histories (never out of `student_action`).
+            max_history_tokens: drop the oldest messages until the rest fits. A call goes together with its results;
+                the system message and the newest message (with its call) always stay.
+            count_tokens: counts the tokens of a text; without it, a token is taken for four bytes.
+        """
+        context = Context(system_prompt=system_prompt, strip_thinking=strip_thinking)
+        measure = _Measure(count_tokens or estimate_tokens) if max_history_tokens is not None else None
+        number = 0
+        for index, turn in enumerate(self.turns):
+            context.before(index, turn)
+            if turn.role == "assistant" and not turn.repeats:
+                history = context.history()
+                if measure is not None and max_history_tokens is not None:
+                    history = measure.truncate(history, max_history_tokens)
+                yield TraceState(
+                    state_id=f"{self.trace_id}::{number:04d}", messages=history, student_action=render_action(turn)
+                )
+                number += 1
+            context.add(index, turn)
+
+    def example(self) -> TraceExample:
+        """The trace as the collator takes it; `final_reward` is there only if the log knows one."""
+        example = TraceExample(trace_id=self.trace_id, turns=[_turn_view(turn) for turn in self.turns])
+        if self.tools:
+            example["tools"] = self.tools
+        if self.final_reward is not None:
+            example["final_reward"] = self.final_reward
+        return example
+
+    def calls(self) -> Iterator[tuple[Turn, ToolCall, Turn | None]]:
+        """Every tool call, with the turn that made it and the turn that answers it (None: no answer was logged)."""
+        answers = {turn.tool_call_id: turn for turn in self.turns if turn.role == "tool"}
+        for turn in self.turns:
+            for call in turn.tool_calls:
+                yield turn, call, answers.get(call.id)
+
+
+class History(Sequence[Message]):
+    """A read-only view of the first part of a growing message list, with the messages that always lead it."""
+
+    __slots__ = ("_lead", "_messages", "_start", "_stop")
+
+    def __init__(self, lead: list[Message], messages: list[Message], start: int, stop: int) -> None:
+        self._lead, self._messages, self._start, self._stop = lead, messages, start, stop
+
+    def __len__(self) -> int:
+        return len(self._lead) + self._stop - self._start
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"message {index} of a history of {len(self)}")
+        if position < len(self._lead):
+            return self._lead[position]
+        return self._messages[self._start + position - len(self._lead)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and not isinstance(other, str | bytes) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"History({list(self)!r})"
+
+    def without_oldest(self, count: int) -> History:
+        """The same history without its `count` oldest messages; the leading ones stay."""
+        return History(self._lead, self._messages, self._start + count, self._stop)
+
+    @property
+    def body(self) -> tuple[list[Message], int, int]:
+        """The shared list, and where this view begins and ends in it."""
+        return self._messages, self._start, self._stop
+
+
+class Context:
+    """The model's context as a trace unfolds: feed it every turn with `before` and `add`, in order."""
+
+    def __init__(self, *, system_prompt: str | None = None, strip_thinking: bool = True) -> None:
+        self._lead: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        self._logged: list[Message] = []
+        self._strip_thinking = strip_thinking
+        self._rendered: dict[int, list[Message]] = {}
+        self._chain: list[int] = []
+        self._messages: list[Message] = []
+        self._open_calls: list[str] = []
+
+    def before(self, index: int, turn: Turn) -> None:
+        """Bring the context to where the model was when this turn began."""
+        if turn.follows is not None or turn.keeps:
+            self._continue_from(turn.follows)
+        if turn.clears:
+            self._clear(set(turn.clears))
+        if turn.role != "tool":
+            self._close_calls()
+
+    def add(self, index: int, turn: Turn) -> None:
+        """Put the turn behind what is there."""
+        self._append(index, self._render(turn))
+        for kept in turn.keeps:
+            self._append(kept, self._rendered.get(kept, []))
+
+    def history(self) -> History:
+        """What the model saw, as a view that stays as it is while the trace goes on."""
+        return History(self._lead, self._messages, 0, len(self._messages))
+
+    def _append(self, index: int, messages: list[Message]) -> None:
+        self._rendered[index] = messages
+        self._chain.append(index)
+        self._messages.extend(messages)
+
+    def _continue_from(self, follows: int | None) -> None:
+        """Begin a new message list behind an earlier turn; histories handed out before keep the old one."""
+        if follows is None:
+            return
+        if follows < 0:
+            self._chain = []
+        elif follows in self._chain:
+            self._chain = self._chain[: self._chain.index(follows) + 1]
+        else:
+            self._chain = [index for index in self._rendered if index <= follows]
+        self._messages = [message for index in self._chain for message in self._rendered[index]]
+        self._open_calls = []
+
+    def _clear(self, calls: set[str]) -> None:
+        def cleared(message: Message) -> Message:
+            if message["role"] == "tool" and message["tool_call_id"] in calls:
+                return {**message, "content": CLEARED_RESULT}
+            return message
+
+        self._rendered = {index: [cleared(m) for m in messages] for index, messages in self._rendered.items()}
+        self._messages = [message for index in self._chain for message in self._rendered[index]]
+
+    def _close_calls(self) -> None:
+        """A chat needs an answer to every call; what the log does not have is said to be missing."""
+        if not self._open_calls:
+            return
+        missing = [{"role": "tool", "tool_call_id": call, "content": NO_RESULT} for call in self._open_calls]
+        self._rendered[self._chain[-1]] = self._rendered[self._chain[-1]] + missing
+        self._messages.extend(missing)
+        self._open_calls = []
+
+    def _render(self, turn: Turn) -> list[Message]:
+        if turn.role == "assistant":
+            self._open_calls = [call.id for call in turn.tool_calls]
+            return [_assistant_message(turn, strip_thinking=self._strip_thinking)]
+        if turn.role == "tool":
+            if turn.tool_call_id in self._open_calls:
+                self._open_calls.remove(turn.tool_call_id)
+                return [{"role": "tool", "tool_call_id": turn.tool_call_id, "content": turn.content}]
+            # No call in view asked for it (it was compacted away, or never logged): a tool message would be refused.
+            return [{"role": "user", "content": turn.content}]
+        if turn.role == "system" and not self._messages:
+            # The log's own system prompt leads every later context, whatever is compacted or dropped behind it.
+            self._lead = [*self._logged, {"role": "system", "content": turn.content}]
+            self._logged = self._lead
+            return []
+        return [{"role": turn.role, "content": turn.content}]
+
+
+class _Measure:
+    """Token counts of messages, each counted once."""
+
+    def __init__(self, count_tokens: Callable[[str], int]) -> None:
+        self._count = count_tokens
+        self._known: dict[int, int] = {}
+
+    def truncate(self, history: History, limit: int) -> History:
+        messages, start, stop = history.body
+        room = limit - sum(self._tokens(message) for message in history[: len(history) - (stop - start)])
+        first = stop
+        while first > start:
+            unit = first - 1
+            while unit > start and messages[unit]["role"] == "tool":
+                unit -= 1
+            room -= sum(self._tokens(message) for message in messages[unit:first])
+            if room < 0 and first < stop:
+                break
+            first = unit
+        return history.without_oldest(first - start)
+
+    def _tokens(self, message: Message) -> int:
+        # Messages live as long as the trace's states, so their identities do not repeat.
+        known = self._known.get(id(message))
+        if known is None:
+            calls = "".join(
+                call["function"]["name"] + call["function"]["arguments"] for call in message.get("tool_calls", ())
+            )
+            known = self._known[id(message)] = self._count((message["content"] or "") + calls)
+        return known
+
+
+def estimate_tokens(text: str) -> int:
+    """A rough count without a tokenizer: four bytes a token, rounded up."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // 4)
+
+
+def render_action(turn: Turn) -> str:
+    """What an assistant turn did, as one text: `[THINKING]` block, answer, one `[TOOL_USE]` line per call.
+
+    Example: `[TOOL_USE] name=Read input={"file_path": "a.py"}`
+    """
+    parts = [part for part in (_thinking_block(turn), turn.content) if part]
+    for call in turn.tool_calls:
+        given = call.raw_arguments if call.raw_arguments is not None else dump_json(call.arguments)
+        parts.append(f"[TOOL_USE] name={call.name} input={given}")
+    return "\n".join(parts)
+
+
+def _thinking_block(turn: Turn) -> str:
+    return f"[THINKING]\n{turn.thinking}\n[/THINKING]" if turn.thinking else ""
+
+
+def dump_json(value: Any) -> str:
+    """JSON on one line, characters as they are."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def parse_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
+    """Arguments as a log has them (object, JSON text, anything) to `ToolCall`'s `arguments` and `raw_arguments`."""
+    if isinstance(given, Mapping):
+        return dict(given), None
+    if given is None or given == "":
+        return {}, None
+    text = given if isinstance(given, str) else dump_json(given)
+    try:
+        parsed = msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return {}, text
+    return (parsed, None) if isinstance(parsed, dict) else ({}, text)
+
+
+def _assistant_message(turn: Turn, *, strip_thinking: bool) -> Message:
+    shown = (turn.content,) if strip_thinking else (_thinking_block(turn), turn.content)
+    message: Message = {"role": "assistant", "content": "\n".join(part for part in shown if part)}
+    if turn.tool_calls:
+        message["tool_calls"] = [call.message() for call in turn.tool_calls]
+    return message
+
+
+def _turn_view(turn: Turn) -> TraceTurn:
+    view: TraceTurn = msgspec.to_builtins(turn)
+    view.setdefault("content", "")
+    if "tool_calls" in view:
+        view["tool_call"] = view["tool_calls"][0]
+    return view
