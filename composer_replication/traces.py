@@ -175,8 +175,8 @@ class Trace(msgspec.Struct, omit_defaults=True):
         context = Context(system_prompt=system_prompt, strip_thinking=strip_thinking)
         measure = _Measure(count_tokens or estimate_tokens) if max_history_tokens is not None else None
         number = 0
-        for index, turn in enumerate(self.turns):
-            context.before(index, turn)
+        for turn in self.turns:
+            context.before(turn)
             if turn.role == "assistant" and not turn.repeats:
                 history = context.history()
                 if measure is not None and max_history_tokens is not None:
@@ -185,7 +185,7 @@ class Trace(msgspec.Struct, omit_defaults=True):
                     state_id=f"{self.trace_id}::{number:04d}", messages=history, student_action=render_action(turn)
                 )
                 number += 1
-            context.add(index, turn)
+            context.add(turn)
 
     def example(self) -> TraceExample:
         """The trace as the collator takes it; `final_reward` is there only if the log knows one."""
@@ -254,47 +254,40 @@ class Context:
         self._lead: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
         self._logged: list[Message] = []
         self._strip_thinking = strip_thinking
-        self._rendered: dict[int, list[Message]] = {}
-        self._chain: list[int] = []
+        # By turn: its messages, and the turn before it in its context. `_messages` are those of the current context.
+        self._rendered: list[list[Message]] = []
+        self._previous: list[int] = []
+        self._last = -1
         self._messages: list[Message] = []
         self._open_calls: list[str] = []
 
-    def before(self, index: int, turn: Turn) -> None:
+    def before(self, turn: Turn) -> None:
         """Bring the context to where the model was when this turn began."""
-        if turn.follows is not None or turn.keeps:
+        if turn.follows is not None:
             self._continue_from(turn.follows)
         if turn.clears:
             self._clear(set(turn.clears))
         if turn.role != "tool":
             self._close_calls()
 
-    def add(self, index: int, turn: Turn) -> None:
+    def add(self, turn: Turn) -> None:
         """Put the turn behind what is there."""
-        self._append(index, self._render(turn))
-        for kept in turn.keeps:
-            self._append(kept, self._rendered.get(kept, []))
+        self._previous.append(self._last)
+        self._last = len(self._rendered)
+        self._rendered.append(self._render(turn))
+        # What a compaction keeps stands behind its summary, and belongs to it from then on.
+        self._rendered[-1] = self._rendered[-1] + [message for kept in turn.keeps for message in self._rendered[kept]]
+        self._messages.extend(self._rendered[-1])
 
     def history(self) -> History:
         """What the model saw, as a view that stays as it is while the trace goes on."""
         return History(self._lead, self._messages, 0, len(self._messages))
 
-    def _append(self, index: int, messages: list[Message]) -> None:
-        self._rendered[index] = messages
-        self._chain.append(index)
-        self._messages.extend(messages)
-
-    def _continue_from(self, follows: int | None) -> None:
-        """Begin a new message list behind an earlier turn; histories handed out before keep the old one."""
-        if follows is None:
-            return
-        if follows < 0:
-            self._chain = []
-        elif follows in self._chain:
-            self._chain = self._chain[: self._chain.index(follows) + 1]
-        else:
-            self._chain = [index for index in self._rendered if index <= follows]
-        self._messages = [message for index in self._chain for message in self._rendered[index]]
+    def _continue_from(self, follows: int) -> None:
+        """Go on behind an earlier turn. Histories handed out before keep the message list they have."""
+        self._last = min(follows, len(self._rendered) - 1)
         self._open_calls = []
+        self._rebuild()
 
     def _clear(self, calls: set[str]) -> None:
         def cleared(message: Message) -> Message:
@@ -302,15 +295,23 @@ class Context:
                 return {**message, "content": CLEARED_RESULT}
             return message
 
-        self._rendered = {index: [cleared(m) for m in messages] for index, messages in self._rendered.items()}
-        self._messages = [message for index in self._chain for message in self._rendered[index]]
+        self._rendered = [[cleared(message) for message in messages] for messages in self._rendered]
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        chain = []
+        index = self._last
+        while index >= 0:
+            chain.append(index)
+            index = self._previous[index]
+        self._messages = [message for index in reversed(chain) for message in self._rendered[index]]
 
     def _close_calls(self) -> None:
         """A chat needs an answer to every call; what the log does not have is said to be missing."""
         if not self._open_calls:
             return
         missing = [{"role": "tool", "tool_call_id": call, "content": NO_RESULT} for call in self._open_calls]
-        self._rendered[self._chain[-1]] = self._rendered[self._chain[-1]] + missing
+        self._rendered[self._last] = self._rendered[self._last] + missing
         self._messages.extend(missing)
         self._open_calls = []
 

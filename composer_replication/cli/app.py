@@ -16,6 +16,7 @@ from rich.markup import escape
 
 import composer_replication
 from composer_replication.cli.doctor import doctor
+from composer_replication.cli.ingest import ingest
 from composer_replication.cli.quickstart import quickstart
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -47,6 +48,7 @@ def options(
 
 
 app.command(epilog="Example: composer-replication doctor --json")(doctor)
+app.command(epilog="Example: composer-replication ingest ~/.claude/projects -o traces")(ingest)
 app.command(epilog="Example: composer-replication quickstart --steps 40")(quickstart)
 
 

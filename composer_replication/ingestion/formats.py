@@ -29,7 +29,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
-from composer_replication.ingestion.log_file import UNREADABLE, LogFile, decode_value, values_in_line
+from composer_replication.ingestion.log_file import PADDING, UNREADABLE, LogFile, decode_value, values_in_line
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
 
@@ -43,6 +43,9 @@ class ReadOptions:
 
     subagents: bool = False
     """Read sub-agents as traces of their own; without it they are passed over and counted."""
+    verbatim_results: bool = False
+    """For whoever only writes traces out again: a reader may leave the JSON text of a result that did not fail as it
+    stands in the log. The turn's `content` is then a `msgspec.Raw`, which the encoder copies."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +62,28 @@ Read: TypeAlias = Callable[[LogFile, ReadOptions, IngestionStats], Iterator[Trac
 
 @dataclass(frozen=True)
 class LogFormat:
-    """A format's name and its two functions."""
+    """A format's name and its two functions.
+
+    `flags_errors` says that the log itself marks failing results. Where it does not, results are judged by their text.
+    """
 
     name: str
     sniff: Sniff
     read: Read
+    flags_errors: bool = False
 
 
 _ADDED: dict[str, LogFormat] = {}
 
 
-def register_reader(name: str, sniff: Sniff, read: Read) -> None:
+def register_reader(name: str, sniff: Sniff, read: Read, *, flags_errors: bool = False) -> None:
     """Add a format, or replace one of the same name. Added formats are asked before the built-in ones."""
-    _ADDED[name] = LogFormat(name, sniff, read)
+    _ADDED[name] = LogFormat(name, sniff, read, flags_errors)
+
+
+def added_readers() -> list[LogFormat]:
+    """The formats that were registered here, for handing them to other processes."""
+    return list(_ADDED.values())
 
 
 def formats() -> list[LogFormat]:
@@ -92,7 +104,7 @@ def read_head(log: LogFile) -> Head:
     records: list[dict[str, Any]] = []
     unreadable_start = False
     stats = IngestionStats()
-    for number, line in log.lines(stats):
+    for number, line in log.lines():
         values = values_in_line(line, stats)
         if not values and not records and line.lstrip()[:1] in (b"{", b"["):
             unreadable_start = True
@@ -103,8 +115,8 @@ def read_head(log: LogFile) -> Head:
         if len(records) >= _SNIFFED_RECORDS or number >= _SNIFFED_LINES:
             break
     if unreadable_start:
-        with log.path.open("rb") as file:
-            document = decode_value(file.read(log.size))
+        with log.open() as file:
+            document = decode_value(file.read().strip(PADDING))
         if document is not UNREADABLE:
             return Head(records=[document] if isinstance(document, dict) else [], document=document)
         return Head(records=_records_past_damage(log))
@@ -114,7 +126,7 @@ def read_head(log: LogFile) -> Head:
 def _records_past_damage(log: LogFile) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     stats = IngestionStats()
-    for number, line in log.lines(stats):
+    for number, line in log.lines():
         records += [value for value in values_in_line(line, stats) if isinstance(value, dict)]
         if len(records) >= _SNIFFED_RECORDS or (number >= _SNIFFED_LINES and records):
             break
@@ -125,7 +137,7 @@ def _records_past_damage(log: LogFile) -> list[dict[str, Any]]:
 def _built_in() -> tuple[LogFormat, ...]:
     from composer_replication.ingestion import claude_code
 
-    return (LogFormat("claude_code", claude_code.sniff, claude_code.read),)
+    return (LogFormat("claude_code", claude_code.sniff, claude_code.read, flags_errors=True),)
 
 
 @cache

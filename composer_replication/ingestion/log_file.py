@@ -7,29 +7,35 @@ is; what cannot is counted.
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Source
 
-LONGEST_LINE = 512 * 1024 * 1024
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_PADDING = b"\x00 \t\r\n"
+LONGEST_LINE = 256 * 1024 * 1024
+_LONGEST_RECOVERED = 64 * 1024 * 1024
+_TAIL = 64 * 1024
+_BUFFER = 1024 * 1024
+# Blanks, zeros that a file system left after a crash, and a byte order mark.
+PADDING = b"\x00 \t\r\n\xef\xbb\xbf"
 _SCANNER = json.JSONDecoder(strict=False)
 _FAST = msgspec.json.Decoder()
 
 
 class LogFile:
-    """One file. The part of it that exists when it is opened is read; what is appended later is the next run's."""
+    """One file. What it holds when it is first looked at is read; what is appended later is the next run's."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._last_read: _BoundedFile | None = None
 
     @property
     def stem(self) -> str:
@@ -45,32 +51,29 @@ class LogFile:
         """The provenance of a trace of this file."""
         return Source(file=str(self.path), format=log_format, version=version, line=line)
 
-    def lines(self, stats: IngestionStats) -> Iterator[tuple[int, bytes]]:
-        """Line numbers (from 1) and lines that are not blank. A line beyond `LONGEST_LINE` is counted and passed."""
-        left = self.size
-        with self.path.open("rb", buffering=1 << 20) as file:
-            number = 0
-            while left > 0:
-                line = file.readline(min(left, LONGEST_LINE))
-                if not line:
-                    return
-                left -= len(line)
-                number += 1
-                if not line.endswith(b"\n") and left > 0:
-                    stats.skipped_truncated_lines += 1
-                    stats.skipped["line too long"] += 1
-                    while left > 0 and not line.endswith(b"\n"):
-                        line = file.readline(min(left, 1 << 20))
-                        left -= len(line) or left
-                    continue
-                if number == 1 and line.startswith(_BYTE_ORDER_MARK):
-                    line = line[len(_BYTE_ORDER_MARK) :]
-                if line.strip(_PADDING):
+    def open(self) -> io.BufferedReader:
+        """The file's bytes up to its size, to be iterated by lines."""
+        self._last_read = _BoundedFile(self.path, self.size)
+        return io.BufferedReader(self._last_read, buffer_size=_BUFFER)
+
+    def digest(self) -> str:
+        """A hash of the file's content. It costs no second read if the file was just read to its end."""
+        if self._last_read is None or self._last_read.left > 0:
+            with self.open() as file:
+                while file.read1():
+                    pass
+        return self._last_read.hasher.hexdigest()
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Line numbers (from 1), and lines that are not blank."""
+        with self.open() as file:
+            for number, line in enumerate(file, 1):
+                if line.strip(PADDING):
                     yield number, line
 
     def records(self, stats: IngestionStats) -> Iterator[tuple[int, dict[str, Any]]]:
         """The JSON objects of a JSONL file, with the line each begins on. Other values are counted and passed."""
-        for number, line in self.lines(stats):
+        for number, line in self.lines():
             for value in values_in_line(line, stats):
                 stats.n_records_total += 1
                 if isinstance(value, dict):
@@ -80,15 +83,50 @@ class LogFile:
 
     def document(self, stats: IngestionStats) -> Any:
         """The whole file as one JSON value; None, and counted, if it is not one."""
-        with self.path.open("rb") as file:
-            text = file.read(self.size).removeprefix(_BYTE_ORDER_MARK).strip(_PADDING)
+        with self.open() as file:
+            text = file.read().strip(PADDING)
         value = decode_value(text)
         if value is UNREADABLE:
-            stats.skipped_truncated_lines += 1
-            stats.skipped["not valid JSON"] += 1
+            stats.skip_line("not valid JSON")
             return None
         stats.n_records_total += 1
         return value
+
+
+class _BoundedFile(io.RawIOBase):
+    """A file up to a given size, with its lines cut to `LONGEST_LINE`: a log that grows, or a disk image that was
+    taken for one, costs no more memory than a long line."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._file = path.open("rb", buffering=0)
+        self.left = size
+        self._line = 0
+        self.hasher = xxhash.xxh3_128()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            count = self._file.readinto(buffer[: self.left])
+            self.left = self.left - count if count else 0
+            self.hasher.update(buffer[:count])
+            if self._line <= LONGEST_LINE:
+                self._line += count
+                # Looking at the end is enough: a buffer whose end has no line end is a long line, or nearly one.
+                if bytes(buffer[max(0, count - _TAIL) : count]).find(b"\n") >= 0:
+                    self._line = 0
+                return count
+            start = bytes(buffer[:count]).find(b"\n") if count else 0
+            if start >= 0:
+                # The rest of the long line is gone; what follows it moves to the front, behind its line end.
+                buffer[: count - start] = bytes(buffer[start:count])
+                self._line = 0
+                return count - start
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 UNREADABLE: Any = object()
@@ -96,56 +134,89 @@ UNREADABLE: Any = object()
 
 
 def decode_value(text: bytes) -> Any:
-    """One JSON value, or `UNREADABLE`. Bytes that are no UTF-8 become replacement characters."""
+    """One JSON value, or `UNREADABLE`. What is no Unicode text becomes replacement characters."""
     try:
         return _FAST.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        return _SCANNER.decode(text.decode("utf-8", "replace"))
+        return without_surrogates(_SCANNER.decode(text.decode("utf-8", "replace")))
     except (ValueError, RecursionError):
         return UNREADABLE
 
 
-def values_in_line(line: bytes, stats: IngestionStats) -> list[Any]:
-    """The JSON values of one line: normally one; several if lines were glued; what is left over is counted."""
-    stripped = line.strip(_PADDING)
+def values_in_line(
+    line: bytes, stats: IngestionStats, accept: Callable[[dict[str, Any]], bool] = lambda _: True
+) -> list[Any]:
+    """The JSON values of one line: normally one; several if lines were glued; what is left over is counted.
+
+    `accept` says whether an object found behind a broken part is a record of its own.
+    """
+    stripped = line.strip(PADDING)
+    if not stripped:
+        return []
     value = decode_value(stripped)
     if value is not UNREADABLE:
         return [value]
-    values, complete = recover_values(stripped.decode("utf-8", "replace"))
-    if len(values) > 1:
-        stats.recovered["glued"] += len(values) - 1
-    if not complete:
-        stats.skipped_truncated_lines += 1
-        stats.skipped["broken line"] += 1
+    if len(stripped) > _LONGEST_RECOVERED:
+        stats.skip_line("broken line")
+        return []
+    values, complete = recover_values(stripped.decode("utf-8", "replace"), accept)
+    if complete:
+        stats.recovered["glued to another record"] += len(values) - 1
+    else:
+        stats.skip_line("broken line")
         stats.recovered["beside a broken part"] += len(values)
     return values
 
 
-def recover_values(text: str) -> tuple[list[Any], bool]:
-    """Every JSON object that can be found in a damaged line, and whether nothing but them was there.
+def recover_values(text: str, accept: Callable[[dict[str, Any]], bool]) -> tuple[list[Any], bool]:
+    """Every whole object of a damaged line, and whether nothing but them was there.
 
-    Objects are tried where one can begin; a piece that does not parse is passed over up to the next opening brace that
-    stands where a record begins (`{"`).
+    Behind a broken part an object counts only if it is `accept`ed and runs to the end of the line or to the next
+    object: what is followed by anything else is a piece of the record that broke.
     """
     values: list[Any] = []
     complete = True
     position = 0
-    while position < len(text):
-        if text[position] in "\x00 \t\r\n":
-            position += 1
-            continue
+    resuming = False
+    while position >= 0:
+        position = _not_blank(text, position)
+        if position == len(text):
+            break
         try:
-            value, position = _SCANNER.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            complete = False
-            position = text.find('{"', position + 1)
-            if position < 0:
-                break
+            value, end = _SCANNER.raw_decode(text, position)
+        except RecursionError:
+            complete, resuming = False, True
+            position = text.find('}{"', position) + 1 or -1
             continue
-        if isinstance(value, dict):
-            values.append(value)
+        except ValueError:
+            complete, resuming = False, True
+            position = text.find('{"', position + 1)
+            continue
+        behind = _not_blank(text, end)
+        alone = behind == len(text) or text[behind] == "{"
+        if isinstance(value, dict) and (not resuming or (alone and accept(value))):
+            values.append(without_surrogates(value))
+            position, resuming = end, False
         else:
-            complete = False
+            complete, resuming = False, True
+            position = text.find('{"', position + 1)
     return values, complete
+
+
+def without_surrogates(value: Any) -> Any:
+    """Half a surrogate pair, left where a program cut a text, is no Unicode: it becomes a replacement character."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
+    return value
+
+
+def _not_blank(text: str, position: int) -> int:
+    while position < len(text) and text[position] in "\x00 \t\r\n":
+        position += 1
+    return position

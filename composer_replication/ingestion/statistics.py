@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from composer_replication.traces import Trace
 
 
 @dataclass
@@ -48,6 +51,36 @@ class IngestionStats:
         self.n_records_skipped += count
         self.skipped[reason] += count
 
+    def skip_line(self, reason: str) -> None:
+        """Count a line, or a part of one, that holds nothing readable."""
+        self.skipped_truncated_lines += 1
+        self.skipped[reason] += 1
+
+    def count(self, trace: Trace) -> None:
+        """Add what a finished trace holds. Turns that repeat another file's are context: no states, no tokens."""
+        calls: set[str] = set()
+        answered: set[str | None] = set()
+        for turn in trace.turns:
+            if turn.role == "tool":
+                self.n_tool_results += 1
+                answered.add(turn.tool_call_id)
+                if turn.error_kind is not None:
+                    self.errors[turn.error_kind] += 1
+            elif turn.role == "assistant" and not turn.repeats:
+                self.n_assistant_turns += 1
+                if turn.content:
+                    self.n_text_blocks += 1
+                if turn.usage is not None:
+                    self.input_tokens += turn.usage.input_tokens
+                    self.output_tokens += turn.usage.output_tokens
+                    self.cached_tokens += turn.usage.cached_tokens
+            for call in turn.tool_calls:
+                self.n_tool_use_blocks += 1
+                calls.add(call.id)
+        self.n_turns += len(trace.turns)
+        self.calls_without_result += len(calls - answered)
+        self.results_without_call += len(answered - calls)
+
     def merge(self, other: IngestionStats) -> None:
         """Add another read's counts to these."""
         for one in fields(self):
@@ -59,6 +92,16 @@ class IngestionStats:
                 ours += [warning for warning in theirs if warning not in ours]
             else:
                 setattr(self, one.name, getattr(self, one.name) + theirs)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> IngestionStats:
+        """The counts that `as_dict` gave."""
+        stats = cls()
+        for one in fields(cls):
+            if one.name in values:
+                value = values[one.name]
+                setattr(stats, one.name, Counter(value) if isinstance(value, dict) else value)
+        return stats
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
