@@ -36,7 +36,9 @@ _ZOD = re.compile(
     r'"path": \[\s*"(?P<name>[\w.]+)"'
 )
 _AVAILABLE = re.compile(
-    r"\b(?:available|valid|known|supported|existing)(?: (?:tools?|functions?|agents?|skills?|names?|types?|commands?))*"
+    # not of "No such tool available: X"
+    r"(?<!tool )\b(?:available|valid|known|supported|existing)"
+    r"(?: (?:tools?|functions?|agents?|skills?|names?|types?|commands?))*"
     r"(?: are| is)?:\s*(?P<list>[^\n]*(?:\n\s*[-*] [^\n]+)*)|\btry one of:? \[?(?P<tries>[^\]\n]+)",
     re.IGNORECASE,
 )

@@ -5,6 +5,7 @@ Structure first (exit code, error tags, the tool's name), text second; the texts
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,10 +25,17 @@ from composer_replication.hint_generator.tool_texts import (
 )
 
 _TOOL_TEXTS = (*UNKNOWN_TOOL_TEXTS, *FILE_TEXTS, *ARGUMENT_TEXTS, *OTHER_TEXTS)
-# What a harness answers instead of running a command. The output of a command may hold any other text.
+# For a command that a harness refused to run: what it says of the call comes before what it says of files.
 _REFUSAL_TEXTS = (*UNKNOWN_TOOL_TEXTS, *ARGUMENT_TEXTS, *OTHER_TEXTS, *FILE_TEXTS)
 _RPC_KINDS = {-32700: "json_decode", -32601: "tool_not_found", -32602: "type_error"}
 _HEAD = 1500
+# How a harness begins that answers for a command without running it and without an error tag. What a command prints
+# may hold any other text.
+_REFUSAL = re.compile(
+    r"(?:No such tool|Unknown tool|unsupported (?:custom tool )?call:|Tool \S+ (?:is )?not (?:found|available)"
+    r"|failed to parse function arguments|InputValidationError|Missing required (?:parameter|argument)"
+    r"|Your (?:output|response) (?:could not be parsed|was not formatted)|Please always provide EXACTLY ONE)"
+)
 # Words before the message itself.
 _PREFIXES = ("Error executing tool", "Error calling tool", "Error:", "ERROR:", "error:")
 
@@ -82,7 +90,8 @@ def _kind(
     # A command's own output may tell of a server's answer; it is then the command that failed.
     if others is not None and not (is_command and others[0] == "service_unavailable"):
         return others[0], {"error_line": telling_line(body), **_status(others[1].groupdict())}
-    if is_command and not envelope.refused and find(UNKNOWN_TOOL_TEXTS[:1], body[:200]) is None:
+    refused = envelope.refused or (envelope.exit_code is None and _REFUSAL.match(body) is not None)
+    if is_command and not refused:
         return classify_output(envelope.body, command, envelope.exit_code)
     found = _by_text(body, _REFUSAL_TEXTS if is_command else _TOOL_TEXTS)
     if found is None and envelope.code in _RPC_KINDS:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-_WINDOW = 8_000
+_WINDOW = 5_000
 _LARGEST_OBJECT = 1_000_000
 
 _REMINDER = re.compile(r"\n*<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)

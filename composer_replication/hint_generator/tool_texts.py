@@ -53,20 +53,20 @@ OTHERS_TEXTS = rules(
 # Tools that do not exist. Shells say "command not found", which is another thing.
 UNKNOWN_TOOL_TEXTS = rules(
     re.IGNORECASE,
-    ("tool_not_found", r"""\bNo such tool(?: available)?:? ?[`'\"]?(?P<name>[\w.:/-]+)?"""),
+    ("tool_not_found", r"""\bNo such tool(?: available)?:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?"""),
     (
         "tool_not_found",
         r"""\b(?:Unknown|Invalid|Unrecognized|Undefined) (?:tool"""
-        r"""|function)\b(?: name)?:? ?[`'\"]?(?P<name>[\w.:/-]+)?""",
+        r"""|function)\b(?: name)?:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?""",
     ),
     (
         "tool_not_found",
-        r"""\b(?:Tool|Function) [`'\"]?(?P<name>[\w.:/-]+)[`'\"]? (?:is )?(?:not found|does not exist"""
+        r"""\b(?:Tool|Function) [`'\"]?(?P<name>[\w.:/-]*\w)[`'\"]? (?:is )?(?:not found|does not exist"""
         r"""|not available|not registered|unknown)""",
     ),
-    ("tool_not_found", r"""\btool not found\b:? ?[`'\"]?(?P<name>[\w.:/-]+)?"""),
-    ("tool_not_found", r"\bunsupported (?:custom tool )?call: (?P<name>[\w.:/-]+)"),
-    ("tool_not_found", r"""[`'\"]?(?P<name>[\w.:/-]+)[`'\"]? is not a valid tool"""),
+    ("tool_not_found", r"""\btool not found\b:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?"""),
+    ("tool_not_found", r"\bunsupported (?:custom tool )?call: (?P<name>[\w.:/-]*\w)"),
+    ("tool_not_found", r"""[`'\"]?(?P<name>[\w.:/-]*\w)[`'\"]? is not a valid tool"""),
     ("tool_not_found", r"\bMethod not found\b"),
 )
 
@@ -134,7 +134,11 @@ FILE_TEXTS = rules(
     ),
     ("edit_no_match", r"\bFailed to find (?:expected lines|context)\b(?:[^\n]* in (?P<path>[^\s:]+))?"),
     ("edit_no_match", r"\b0 occurrences found\b", r"\bSEARCH block\b[^\n]*\bnot (?:found|match)"),
-    ("edit_no_match", r"\bapply_patch verification failed\b(?![^\n]*(?:No such file|does not exist))"),
+    (
+        "edit_no_match",
+        r"\bapply_patch verification failed\b"
+        r"(?![^\n]*(?:No such file|does not exist|invalid|malformed|no hunks))",
+    ),
     ("edit_stale", r"\b(?:modified|changed) since (?:it was )?(?:last )?read\b", r"\bunexpectedly modified\b"),
     ("edit_no_change", r"\bNo changes? to (?:make|apply)\b", r"\bexactly the same\b", r"\bare identical\b"),
     ("edit_no_change", r"\bapply_patch[^\n]*produc\w+ no changes?\b"),
@@ -190,20 +194,20 @@ OTHER_TEXTS = rules(
     (
         "unknown_name",
         r"""\bUnknown (?:skill|agent|task|slash command|command|subagent|resource"""
-        r"""|workflow)\b(?: type)?:? ?[`'\"]?(?P<name>[\w.:/-]+)?""",
+        r"""|workflow)\b(?: type)?:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?""",
     ),
     (
         "unknown_name",
         r"""\b(?:Agent(?: type)?|Skill|Task|Shell|Cell|Server"""
-        r"""|Session)(?: with ID)? [`'\"]?(?P<name>[\w.:/-]+)[`'\"]? (?:was )?(?:not found|does not exist"""
+        r"""|Session)(?: with ID)? [`'\"]?(?P<name>[\w.:/-]*\w)[`'\"]? (?:was )?(?:not found|does not exist"""
         r"""|is not running)""",
     ),
     (
         "unknown_name",
         r"\bNo (?:task|shell|agent|skill|background process|session|cell)s? (?:was )?found\b(?: (?:with"
-        r"|for) ID:? ?(?P<name>[\w.:/-]+))?",
+        r"|for) ID:? ?(?P<name>[\w.:/-]*\w))?",
     ),
-    ("unknown_name", r"\b(?:Task|Skill|Agent) not found\b(?:: ?(?P<name>[\w.:/-]+))?"),
+    ("unknown_name", r"\b(?:Task|Skill|Agent) not found\b(?:: ?(?P<name>[\w.:/-]*\w))?"),
     (
         "blocked_command",
         r"\A(?P<name>[\w.-]+) in '[^\n]*' was blocked",
