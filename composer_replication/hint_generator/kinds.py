@@ -8,6 +8,7 @@ STUDENT_KINDS = frozenset(
         # the five kinds every harness has
         "tool_not_found",  # a tool that does not exist here
         "json_decode",  # arguments that are not JSON
+        "malformed_call",  # an action or a patch that the harness could not parse at all
         "type_error",  # arguments that do not fit the tool's schema
         "runtime_error",  # the tool ran and failed, and nothing more is known
         "repeated_failure",  # the very call that failed a moment ago, again
@@ -17,11 +18,16 @@ STUDENT_KINDS = frozenset(
         "edit_multiple_matches",
         "edit_stale",
         "edit_no_change",
+        "edit_syntax_error",  # the harness checked the edited file and refused the edit
         "file_not_found",
         "path_not_found",
         "is_directory",
+        "file_exists",
         "file_too_large",
+        "unsupported_file",  # a binary file given to a tool that reads text
         "permission_denied",
+        "blocked_command",  # a command that this harness never runs, such as an editor or a long sleep
+        "bad_pattern",  # a search pattern that does not compile
         # names that do not exist: a skill, an agent, a task
         "unknown_name",
         # other services
@@ -50,6 +56,7 @@ OTHERS_KINDS = frozenset(
         "interrupted",
         "harness_broken",
         "hook_blocked",
+        "service_unavailable",  # a server that is down, overloaded or limiting
     }
 )
 

@@ -1,0 +1,167 @@
+"""Why a command failed, by its output and by the command itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from composer_replication.hint_generator.arguments import programs
+from composer_replication.hint_generator.command_texts import OUTPUT_TEXTS
+from composer_replication.hint_generator.tool_texts import find
+
+# If the output says nothing: what the programs are for.
+_TESTERS = frozenset(
+    ["pytest", "jest", "vitest", "mocha", "rspec", "unittest", "tox", "nox", "ctest", "phpunit", "ava", "playwright"]
+)
+_CHECKERS = frozenset(
+    [
+        "tsc",
+        "eslint",
+        "mypy",
+        "ruff",
+        "golangci-lint",
+        "pyright",
+        "biome",
+        "prettier",
+        "shellcheck",
+        "flake8",
+        "pylint",
+        "stylelint",
+        "black",
+        "isort",
+        "gofmt",
+        "rubocop",
+        "credo",
+        "vet",
+        "clippy",
+        "typecheck",
+        "type-check",
+        "lint",
+        "tsgo",
+        "oxlint",
+        "svelte-check",
+        "vue-tsc",
+        "markdownlint",
+        "actionlint",
+    ]
+)
+_COMPILERS = frozenset(
+    [
+        "gcc",
+        "g++",
+        "clang",
+        "clang++",
+        "cc",
+        "rustc",
+        "javac",
+        "swiftc",
+        "cmake",
+        "make",
+        "ninja",
+        "gradle",
+        "gradlew",
+        "mvn",
+        "xcodebuild",
+    ]
+)
+
+_CRASH = re.compile(
+    r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b[^\n]*$|^panic: [^\n]*$",
+    re.MULTILINE,
+)
+_TEST_LINES = (
+    re.compile(r"^E   +(?P<line>\S[^\n]*)", re.MULTILINE),
+    re.compile(r"^(?P<line>FAILED \S+::[^\n]*)", re.MULTILINE),
+    re.compile(r"^\s+(?P<line>\w+_test\.go:\d+: [^\n]*\S)", re.MULTILINE),
+    re.compile(r"^\s*(?P<line>--- FAIL: \S+)", re.MULTILINE),
+    re.compile(r"^\s*(?P<line>(?:Assertion\w*|\w*Error): [^\n]+)", re.MULTILINE),
+)
+# Lines with which task runners and package managers announce what they run.
+_NOISE = re.compile(
+    r"^(?:\s*$|> |\$ |\+ |\[\w[\w:-]*\] \$ |=+$|-+$|npm (?:warn|notice)|yarn run|info |warning:|WARN|Warning:"
+    r"|make(?:\[\d+\])?: Entering"
+    r"|\s*%? ?Total +%|\s+Dload|exit status \d|Exit code|\?\s+\S+\s+\[no test files\]|ok\s+\S+)"
+)
+
+
+def classify_output(output: str, command: str | None, exit_code: int | None) -> tuple[str, dict[str, object]]:
+    """The kind of a failed command, with what its output names: `error_line`, `path`, `test`, `name`, `status`."""
+    parts = programs(command) if command else []
+    details: dict[str, object] = {}
+    if parts:
+        details["command_name"] = _named(parts)
+    if exit_code == 124 and "imed out" not in output:
+        return "timeout", details
+    if not output.strip():
+        # 127 without a word is still a program that is not there.
+        return ("command_not_found" if exit_code == 127 else "command_failed"), details
+    found = find(OUTPUT_TEXTS, output)
+    if exit_code == 127 and (found is None or found[0] in ("missing_file_in_command", "traceback", "git_error")):
+        return "command_not_found", {**details, "error_line": telling_line(output)}
+    if found is None:
+        kind = _by_command(parts)
+        return kind, {**details, "error_line": telling_line(output)}
+    kind, match = found
+    details.update(_groups(match))
+    details["error_line"] = _line_of(kind, output, match)
+    return kind, details
+
+
+def telling_line(text: str) -> str:
+    """The first line that says what failed: one that names an error, else the first that is no announcement."""
+    first = ""
+    for line in text.splitlines():
+        if _NOISE.match(line):
+            continue
+        if re.search(r"\b(?:error|failed|cannot|can't|invalid|not found|denied|missing|unable)\b", line, re.IGNORECASE):
+            return line.strip()
+        first = first or line.strip()
+    return first or text.strip().partition("\n")[0]
+
+
+def _groups(match: re.Match[str]) -> dict[str, object]:
+    renamed = {"program": "name", "target": "name", "script": "name", "module": "path", "case": "test"}
+    renamed |= {"code": "status", "number": "status"}
+    groups = {renamed.get(key, key): value for key, value in match.groupdict().items() if value}
+    return {key: int(value) if key == "status" else value for key, value in groups.items()}
+
+
+def _line_of(kind: str, output: str, match: re.Match[str]) -> str:
+    if kind == "test_failure":
+        for pattern in _TEST_LINES:
+            telling = pattern.search(output)
+            if telling is not None:
+                return telling["line"].strip()
+    if kind == "traceback":
+        crashes = _CRASH.findall(output, match.start())
+        if crashes:
+            # Python ends with what was raised; Node begins with it.
+            return str(crashes[-1] if "Traceback" in match[0] else crashes[0]).strip()
+    start = output.rfind("\n", 0, match.end()) + 1 if "\n" not in match[0] else match.start()
+    line = output[start:].partition("\n")[0].strip()
+    return line or telling_line(output[start:])
+
+
+def _named(parts: Sequence[list[str]]) -> str:
+    """The program whose failure most likely shows: the last one that is not there to move about or to cut output."""
+    passing = {"cd", "echo", "head", "tail", "cat", "export", "source", "set", "tee", "sleep", "true", "done", "fi"}
+    named = [part[0] for part in parts if part[0] not in passing]
+    return named[-1] if named else parts[0][0]
+
+
+def _by_command(parts: Sequence[list[str]]) -> str:
+    for part in parts:
+        words = set(part[:3])
+        if words & _TESTERS or (
+            part[0] in ("go", "cargo", "npm", "pnpm", "yarn", "bun", "mix", "swift") and "test" in words
+        ):
+            return "test_failure"
+        if words & _CHECKERS or any(word.startswith(("lint", "typecheck")) for word in words):
+            return "type_or_lint_error"
+        if part[0] in _COMPILERS or (
+            part[0] in ("go", "cargo", "npm", "pnpm", "yarn", "bun", "swift") and "build" in words
+        ):
+            return "compile_error"
+        if part[0] == "git":
+            return "git_error"
+    return "command_failed"

@@ -1,0 +1,64 @@
+"""Where hints come from, tried in order: a template, the error's own text, a judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, cast
+
+from composer_replication.hint_generator.context import HintContext
+from composer_replication.hint_generator.kinds import is_students_mistake
+from composer_replication.hint_generator.templates import dispatch
+from composer_replication.hint_generator.wording import one_line
+
+
+class HintSource(Protocol):
+    """Anything that makes a hint of an error's context, or says None."""
+
+    def __call__(self, ctx: HintContext, /) -> str | None: ...
+
+
+def template_hints(ctx: HintContext) -> str | None:
+    """The hint of the kind's template."""
+    kind = ctx.get("error_kind")
+    return dispatch(kind, ctx) if kind else None
+
+
+class RawErrorHints:
+    """The error's own text, trimmed. Small models gain little from it: measure before you use it."""
+
+    def __init__(self, max_characters: int = 300) -> None:
+        if max_characters < 1:
+            raise ValueError(f"max_characters must be at least 1, not {max_characters}")
+        self.max_characters = max_characters
+
+    def __call__(self, ctx: HintContext, /) -> str | None:
+        lines = [line for line in str(ctx.get("error_message") or "").splitlines() if line.strip()]
+        text = one_line(" ".join(lines[:6]), self.max_characters)
+        return f"Avoid this error: {text}" if text else None
+
+
+class LayeredHints:
+    """The first hint that one of the sources has; none for what was not the student's mistake."""
+
+    def __init__(self, sources: Iterable[HintSource] | None = None) -> None:
+        self.sources: tuple[HintSource, ...] = (
+            tuple(sources) if sources is not None else (template_hints, RawErrorHints())
+        )
+
+    def __call__(self, ctx: HintContext, /) -> str | None:
+        if ctx.get("students_mistake") is False or not is_students_mistake(ctx.get("error_kind", "")):
+            return None
+        for source in self.sources:
+            hint = source(ctx)
+            if hint:
+                return hint
+        return None
+
+
+def as_collator_hint(source: HintSource) -> Callable[[str, Mapping[str, Any] | None], str | None]:
+    """A source in the form that the collator's `hint_generator` takes: `(error_kind, error_meta) -> hint | None`."""
+
+    def hint(error_kind: str, error_meta: Mapping[str, Any] | None = None) -> str | None:
+        return source(cast(HintContext, {**(error_meta or {}), "error_kind": error_kind}))
+
+    return hint

@@ -1,0 +1,202 @@
+"""What hints say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from composer_replication.hint_generator import (
+    HINT_TEMPLATES,
+    OTHERS_KINDS,
+    STUDENT_KINDS,
+    HintContext,
+    dispatch,
+    hint_json_decode,
+    hint_repeated_failure,
+    hint_runtime_error,
+    hint_tool_not_found,
+    hint_type_error,
+    register,
+)
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}, "mode": {"enum": ["r", "w"]}, "lines": {"type": ["integer", "null"]}},
+    "required": ["path", "mode"],
+}
+FULL: HintContext = {
+    "error_message": "src/a.py:3: it is broken in a certain way\nand more",
+    "tool_name": "Frob",
+    "path": "/w/src/a.py",
+    "command": "./frob --x",
+    "command_name": "frob",
+    "exit_code": 3,
+    "name": "frobs",
+    "available_tools": ["Frob", "Read"],
+    "available_names": ["frob", "brof"],
+    "tool_schema": SCHEMA,
+    "missing_parameters": ["path"],
+    "matches": 4,
+    "limit": "25000",
+    "status": 404,
+    "test": "test_x",
+    "original_kind": "edit_before_read",
+}
+
+
+@pytest.fixture(autouse=True)
+def _same_registry() -> Iterator[None]:
+    before = dict(HINT_TEMPLATES)
+    yield
+    HINT_TEMPLATES.clear()
+    HINT_TEMPLATES.update(before)
+
+
+def sentences(text: str) -> int:
+    return len([part for part in re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text) if part])
+
+
+def test_every_kind_of_the_students_has_a_template_and_no_other() -> None:
+    assert set(HINT_TEMPLATES) == STUDENT_KINDS
+
+
+@pytest.mark.parametrize("kind", sorted(STUDENT_KINDS))
+@pytest.mark.parametrize("ctx", [None, {}, FULL, {"error_message": ""}], ids=["none", "empty", "full", "blank"])
+def test_hints_are_short_and_whole(kind: str, ctx: HintContext | None) -> None:
+    hint = dispatch(kind, ctx)
+    assert hint
+    assert sentences(hint) <= 2
+    assert len(hint) < 500
+    assert hint.endswith(".")
+    assert "None" not in hint
+    assert "``" not in hint
+    assert "\n" not in hint
+    assert "  " not in hint
+
+
+@pytest.mark.parametrize("kind", sorted(STUDENT_KINDS))
+def test_hints_do_not_speak_of_an_error_that_has_not_happened(kind: str) -> None:
+    for ctx in ({}, FULL):
+        hint = str(dispatch(kind, cast(HintContext, ctx))).lower()
+        assert not re.search(r"\b(?:previous|last|earlier|you tried|failed|error occurred)\b", hint)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ctx", "hint"),
+    [
+        ("edit_before_read", {"path": "a.py"}, "Read `a.py` before you edit or overwrite it."),
+        ("edit_stale", {"path": "a.py"}, "Read `a.py` again before you edit it: it has changed since you read it."),
+        ("is_directory", {"path": "/w"}, "`/w` is a directory: list it, and open a file in it."),
+        (
+            "command_not_found",
+            {"name": "jq", "command_name": "cat"},
+            "`jq` is not installed here. Use a program that is, or install it first.",
+        ),
+    ],
+)
+def test_hints_name_what_they_are_about(kind: str, ctx: Any, hint: str) -> None:
+    assert dispatch(kind, ctx) == hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("edit_no_match", "/w/src/a.py"),
+        ("edit_multiple_matches", "4 times"),
+        ("file_not_found", "/w/src/a.py"),
+        ("file_too_large", "25000"),
+        ("bad_option", "`frob`"),
+        ("test_failure", "`test_x` fails as the code stands: src/a.py:3: it is broken in a certain way."),
+        ("type_or_lint_error", "it is broken in a certain way"),
+        ("compile_error", "it is broken in a certain way"),
+        ("git_error", "it is broken in a certain way"),
+        ("traceback", "it is broken in a certain way"),
+        ("command_failed", "`frob`"),
+        ("http_error", "404"),
+        ("unknown_name", "`frobs` here: use `frob`. Available: `frob`, `brof`."),
+    ],
+)
+def test_hints_use_the_context(kind: str, expected: str) -> None:
+    assert expected in str(dispatch(kind, FULL))
+
+
+def test_unknown_tools() -> None:
+    ctx: HintContext = {"tool_name": "read-file", "available_tools": ["Bash", "ReadFile", "Write"]}
+    hint = hint_tool_not_found(ctx)
+    assert (
+        hint == "There is no tool named `read-file` here: use `ReadFile`. Available tools: `Bash`, `ReadFile`, `Write`."
+    )
+    far = hint_tool_not_found({"tool_name": "zzz", "available_tools": ["Bash"]})
+    assert far == "There is no tool named `zzz` here. Available tools: `Bash`."
+    assert "Available tools: `Read`, `Write`." in hint_tool_not_found({"available_tools": ["Read", "Write"]})
+    signed: HintContext = {"name": "opn", "available_tools": ["open"], "signatures": ["open(path)"]}
+    assert "use `open(path)`" in hint_tool_not_found(signed)
+    many = hint_tool_not_found({"available_tools": [f"tool{number}" for number in range(100)]})
+    assert "`tool11`, …" in many
+
+
+def test_json_arguments() -> None:
+    assert str(dispatch("json_decode")).startswith("Reminder: tool arguments must be valid JSON.")
+    hint = hint_json_decode({"tool_name": "read", "tool_schema": SCHEMA})
+    assert hint.startswith("Reminder: tool arguments must be valid JSON. Call `read` with one object such as ")
+    assert '{"path": "<string>", "mode": "<r | w>"}' in hint
+
+
+def test_wrong_parameters() -> None:
+    ctx: HintContext = {
+        "tool_name": "read",
+        "tool_schema": SCHEMA,
+        "missing_parameters": ["path"],
+        "unexpected_parameters": ["file"],
+        "expected_types": {"lines": "number"},
+    }
+    assert hint_type_error(ctx) == (
+        "When you call `read`, always give `path`, leave out `file`, and give `lines` as integer | null. "
+        '`read` takes {"path": "<string>", "mode": "<r | w>"}.'
+    )
+    assert "put(path, text)" in hint_type_error({"tool_name": "put", "signature": "put(path, text)"})
+    assert "3 is odd" in hint_type_error({"error_message": "3 is odd"})
+
+
+def test_repetitions_carry_the_first_advice() -> None:
+    ctx: HintContext = {"tool_name": "Edit", "path": "a.py", "original_kind": "edit_before_read"}
+    assert hint_repeated_failure(ctx) == (
+        "Do not make the same call of `Edit` again unchanged: it fails the same way. "
+        "Read `a.py` before you edit or overwrite it."
+    )
+    assert "it is broken" in hint_repeated_failure({**FULL, "original_kind": "never heard of"})
+    assert hint_repeated_failure({"original_kind": "repeated_failure"})
+
+
+def test_what_the_tool_says_is_trimmed_and_hides_credentials() -> None:
+    long = hint_runtime_error({"error_message": "x" * 5000})
+    assert len(long) < 300
+    for secret in ("sk-abcdefghijklmnop1234", "ghp_0123456789abcdefghij", "hunter22secret"):
+        text = f"cannot log in: password={secret}" if "hunter" in secret else f"bad key {secret} given"
+        for kind in STUDENT_KINDS:
+            assert secret not in str(dispatch(kind, {"error_message": text, "path": text, "name": text}))
+
+
+def test_long_paths_keep_their_end() -> None:
+    hint = str(dispatch("edit_before_read", {"path": "/very" * 100 + "/a.py"}))
+    assert "/very/a.py`" in hint
+    assert len(hint) < 200
+
+
+def test_unknown_kinds_and_others_mistakes_get_no_hint() -> None:
+    assert dispatch("never heard of") is None
+    for kind in OTHERS_KINDS:
+        assert dispatch(kind, FULL) is None
+
+
+def test_templates_can_be_added_and_replaced() -> None:
+    register("my_error", lambda ctx: f"Reminder: try {ctx.get('path', 'X')}.")
+    assert dispatch("my_error") == "Reminder: try X."
+    assert dispatch("my_error", {"path": "Y"}) == "Reminder: try Y."
+    register("json_decode", lambda _: "Mine.")
+    assert dispatch("json_decode") == "Mine."
+    with pytest.raises(ValueError, match="user_rejected"):
+        register("user_rejected", lambda _: "No.")
