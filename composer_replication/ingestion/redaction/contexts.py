@@ -23,8 +23,8 @@ _KEYWORD = f"(?i:{'|'.join(_KEYWORDS)})"
 # `getenv("API_KEY", "…")`, the end of an XML tag, the space behind an option or in a netrc file. RE2 finds the places;
 # the patterns below then look closer.
 _NAMED = (
-    rf"{_KEYWORD}[\w.-]{{0,32}}(?:\\*[\"'`])?[\])]?[ \t]{{0,4}}[=:,>]"
-    rf"|-[\w-]{{0,32}}{_KEYWORD}[\w-]{{0,32}}[\"']?,?[ \t]"
+    rf"{_KEYWORD}[\w.-]*(?:\\*[\"'`])?[\])]?[ \t]*[=:,>]"
+    rf"|-[\w-]*{_KEYWORD}[\w-]*[\"']?,?[ \t]"
     r"|(?:login|user|account)[ \t]+\S+\s+password[ \t]"
 )
 _PASSWORD_WORDS = frozenset("password passwd pwd pass passphrase pw".split())
@@ -48,7 +48,7 @@ _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NAME_BEFORE = re.compile(r"[\w.$-]{0,48}$", re.ASCII)
 _OPERATOR = r"(?:[=>:]{0,2}[ \t]{0,8})"
 _VALUE = re.compile(
-    rf"{_OPERATOR}(?:[A-Za-z][\w.\[\]| ]{{0,30}}=[ \t]*(?=[\"'`]))?[rbuf@]?"
+    rf"{_OPERATOR}(?:[A-Za-z][\w.\[\]| ]{{0,30}}=[ \t]*(?=[\"'`]))?(?:[rbuf@](?=[\"'`]))?"
     r"(?:(?P<quote>\\*[\"'`])(?P<quoted>(?:(?!(?P=quote))\S)+)(?:(?P=quote)|\Z)|(?P<bare>[^\s\"'`,<>(){}\[\]|\\]+))",
     re.ASCII,
 )
@@ -64,7 +64,7 @@ def context_rules() -> Iterator[Rule]:
     yield Rule(_NAMED, _named_values)
     yield Rule(r"://[^\s/?#@\"'<>]*@|://[^\s/?#@\"'<>:]*:[^\s@\"'<>]+@", _url_credentials)
     yield Rule(r"(?i:bearer|basic)[ \t]+[A-Za-z0-9._~+/=-]{8}", _authorization)
-    yield Rule(r"(?i:mysql|mariadb|mongo|sshpass|redis-cli|login|curl|wget)[^\n]{1,400}[ \t]-[pauw]", _command_lines)
+    yield Rule(r"(?i:mysql|mariadb|mongo|sshpass|redis-cli|login|curl|wget)[^\n]*[ \t]-[pauw]", _command_lines)
 
 
 def is_secret_name(name: str) -> bool:
@@ -108,7 +108,9 @@ def _is_secret(value: str, secret_class: str, *, literal: bool) -> bool:
                 return digits >= 6
             return bool(digits and not _words_and_number(value)) or (mixed and not value[-1] in ".!?:")
         return len(value) >= 8 and digits > 0 and symbols > 0 and not _IDENTIFIER.fullmatch(value) and not _CODE.fullmatch(value)
-    if _IDENTIFIER.fullmatch(value) or _CODE.fullmatch(value):
+    # Nobody gives a name this long in mixed case and with a number in it.
+    long_and_mixed = len(value) >= 32 and not value.islower() and not value.isupper() and "." not in value
+    if (_IDENTIFIER.fullmatch(value) and not long_and_mixed) or _CODE.fullmatch(value):
         return False
     if literal:
         return len(value) >= 8 and digits >= 1 and letters >= 1

@@ -56,6 +56,8 @@ _NO_USER = frozenset(
     pi workspace project projects src home lib bin share local page pages about index dashboard login settings profile
     components main app.tsx""".split()
 )
+# RE2 cannot look ahead, so "not user and a number" is spelled out. What is redacted already passes at once.
+_NO_PLACEHOLDER = r"(?:[A-Za-tv-z_\x80-\xff]|u(?:[^s]|s(?:[^e]|e(?:[^r]|r[^0-9]))))"
 _PLACEHOLDER_NAME = re.compile(r"user\d+")
 _FILE_NAME = re.compile(r".*\.(?:html?|[jt]sx?|vue|svelte|css|scss|py|go|rs|rb|php|md|json|ya?ml|java|kt|swift|tmpl|hbs)")
 # Before a path stands no name: `src/home/index.ts` is somebody's source. Options and escapes end in a letter.
@@ -66,7 +68,7 @@ _BEFORE_A_PATH = re.compile(r"(?:^|[^\w-])-[A-Za-z]$|\\[nrt]$|(?:^|[^\w])(?:[A-Z
 def personal_rules() -> Iterator[Rule]:
     """The rules of this file."""
     yield Rule(r"[A-Za-z0-9_+%-]@[A-Za-z0-9-]+\.[A-Za-z0-9]", _mail_addresses)
-    yield Rule(r"/home/\w|(?i:[\\/]Users[\\/]+\w)|-Users-\w|-home-\w", _home_directories)
+    yield Rule(rf"[\\/-](?:home|[Uu]sers)(?:[\\/]+|-){_NO_PLACEHOLDER}", _home_directories)
 
 
 def munged(name: str) -> str:

@@ -20,6 +20,7 @@ _AUTOMATON_BYTES = 64 * 2**20
 # The shortest text that can hold something: "/home/x".
 _SHORTEST = 6
 
+_PLAIN_HOME = re.compile(r"(/home/|/Users/)[^/]+/")
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 
 
@@ -39,11 +40,17 @@ class Redactor:
         self._numbers: Counter[str] = Counter()
         self._spreading: dict[str, tuple[str, re.Pattern[str]]] = {}
         self._munged: dict[str, str] = {}
+        self._homes: dict[str, str] = {}
 
     def text(self, text: str) -> str:
         """The text with placeholders."""
         if len(text) < _SHORTEST:
             return text
+        # Most of what is found in a log are paths below one or two home directories.
+        for home, replacement in self._homes.items():
+            if home in text:
+                self.counts[HOME_USER] += text.count(home)
+                text = text.replace(home, replacement)
         data = text.encode("utf-8", "surrogatepass")
         gates, rules = _rules()
         hits = gates.Match(data)
@@ -134,6 +141,9 @@ class Redactor:
             self._numbers[HOME_USER] += 1
             known = self._placeholders[f"{HOME_USER} {name}"] = f"user{self._numbers[HOME_USER]}"
             self._munged[munged(name)] = name
+        home = _PLAIN_HOME.search(view, max(0, finding.start - 7), end + 1)
+        if home:
+            self._homes[_as_text(home[0])] = f"{home[1]}{known}/"
         self.counts[HOME_USER] += 1
         return end, known
 
@@ -160,7 +170,9 @@ def _apart(findings: list[Finding]) -> list[Finding]:
         if merged and finding.start < merged[-1].end:
             last = merged[-1]
             first = min(last, finding, key=lambda f: (f.by_context, f.start))
-            merged[-1] = first._replace(start=last.start, end=max(last.end, finding.end))
+            merged[-1] = Finding(
+                last.start, max(last.end, finding.end), first.kind, last.by_context or finding.by_context
+            )
         else:
             merged.append(finding)
     taken = iter([*merged, Finding(2**62, 2**62, "")])

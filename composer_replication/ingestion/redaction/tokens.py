@@ -11,7 +11,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator
 
-from composer_replication.ingestion.redaction.finding import Finding, Rule, stands_for_a_secret
+from composer_replication.ingestion.redaction.finding import Finding, Rule
 
 _LIBRARY = "detect_secrets.plugins"
 
@@ -80,10 +80,10 @@ _LACKING: dict[str, str] = {
 
 # A block that has its end, or as much of one as is there, because logs are cut. Line breaks may be escaped; whatever
 # printed the lines may have numbered or quoted them.
-_BREAK = r"(?:\s|\\+[nrt]|[\"'+>|,]|\b\d{1,5}[→:|])"
+_BREAK = r"(?:\s|\\+[nrt]|[\"'+>|,]|\b\d{1,5}(?:[:|]|[\x80-\xff]+))"
 _PEM = re.compile(
     r"-----BEGIN (?P<name>[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?)-----(?:"
-    r"(?:[A-Za-z0-9+/=\s:,.()→|\"'>-]|\\+[nrt\"]){40,20000}?-----END (?P=name)-----"
+    r"(?:[A-Za-z0-9+/=\s:,.()\x80-\xff|\"'>-]|\\+[nrt\"]){40,20000}?-----END (?P=name)-----"
     rf"|(?:{_BREAK}+[A-Z][A-Za-z]+(?:-[A-Za-z]+)?: [^\n\\]{{0,100}})*(?:{_BREAK}+[A-Za-z0-9+/=]{{16,}})+"
     rf"(?:{_BREAK}+[A-Za-z0-9+/=]{{1,15}}\Z)?)"
     r"|---- BEGIN (?P<ssh>SSH2 ENCRYPTED PRIVATE KEY) ----[^#]{40,20000}?---- END (?P=ssh) ----"
@@ -94,6 +94,7 @@ _BASE64_LINE = re.compile(r"[A-Za-z0-9+/=]{30}")
 # Escapes end in a letter, which is no part of the token that follows.
 _ESCAPE_BEFORE = re.compile(r"(?:\\[nrtbf]|(?:\x1b|\\(?:u001b|x1b|033|e))\[[0-9;]*m|\\u00[0-9a-f]{2}|%[0-9A-F]{2})$")
 _TOKEN_TAIL = re.compile(r"[A-Za-z0-9_-]*")
+_MASK = re.compile(r"(?i)x{6}|example|your[-_]|redacted|\*{3}|\.{3}")
 _VALUE_END = re.compile(r"[\s\"'`<>]")
 
 
@@ -169,7 +170,7 @@ def begins_token(text: str, start: int) -> bool:
 
 
 def _is_token(value: str) -> bool:
-    return any(map(str.isdigit, value)) and not stands_for_a_secret(value)
+    return any(map(str.isdigit, value)) and len(set(value)) >= 8 and _MASK.search(value) is None
 
 
 def _private_keys(text: str) -> Iterator[Finding]:
