@@ -1,0 +1,243 @@
+"""Secrets that only their surroundings betray: assignments, headers, command lines, URLs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+import re2
+from detect_secrets.plugins.keyword import DENYLIST
+
+from composer_replication.ingestion.redaction.finding import Finding, Rule, stands_for_a_secret
+
+# The library's key words, and those it leaves out because in source code they are too common. Here the value decides.
+_KEYWORDS = [word.replace("_?", "[_-]?") for word in DENYLIST if word.isascii()] + [
+    "token", "passphrase", "credential", "authorization", "access[_-]?key", "[_-]key", "_pass", "_pw", "_auth", "cookie",
+]  # fmt: skip
+_KEYWORD = f"(?i:{'|'.join(_KEYWORDS)})"
+
+# A key word with the rest of its name, and what separates a name from a value: `=`, `:`, `:=`, `=>`, the comma of
+# `getenv("API_KEY", "…")`, the end of an XML tag, the space behind an option or in a netrc file. RE2 finds the places;
+# the patterns below then look closer.
+_NAMED = (
+    rf"{_KEYWORD}[\w.-]*(?:\\*[\"'`])?[\])]?[ \t]*[=:,>]"
+    rf"|-[\w-]*{_KEYWORD}[\w-]*[\"']?,?[ \t]"
+    r"|(?:login|user|account)[ \t]+\S+\s+password[ \t]"
+)
+_PASSWORD_WORDS = frozenset("password passwd pwd pass passphrase pw".split())
+_SECRET_WORDS = _PASSWORD_WORDS | frozenset("secret token key apikey credential credentials authorization auth cookie".split())
+
+# A name that ends like this holds something about a secret, not the secret.
+_ABOUT = frozenset(
+    """file path dir directory url uri endpoint name names id ids type types length len count limit usage expires expiry
+    expiration at ttl field fields header headers prefix suffix format policy min max size tokens env var variable label
+    placeholder regex pattern hint mode method provider strategy status version index position budget cost price
+    text input kind class ref selector error errors message required enabled disabled rotation algorithm alg digest
+    fingerprint exchange keys secrets passwords store manager vault reset form change confirm strength hasher generator
+    validator""".split()
+)
+_NO_SECRET = frozenset(
+    """public max min num total pad eos bos unk sep mask next page continuation cursor primary foreign sort partition cache
+    idempotency row object stop special prompt completion input output tokenizer sort group composite translation i18n
+    locale storage query react map dict hash""".split()
+)
+_NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NAME_BEFORE = re.compile(r"[\w.$-]{0,48}$", re.ASCII)
+_OPERATOR = r"(?:[=>:]{0,2}[ \t]{0,8})"
+_VALUE = re.compile(
+    rf"{_OPERATOR}(?:[A-Za-z][\w.\[\]| ]{{0,30}}=[ \t]*(?=[\"'`]))?(?:[rbuf@](?=[\"'`]))?"
+    r"(?:(?P<quote>\\*[\"'`])(?P<quoted>(?:(?!(?P=quote))\S)+)(?:(?P=quote)|\Z)|(?P<bare>[^\s\"'`,<>(){}\[\]|\\]+))",
+    re.ASCII,
+)
+_SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey|digest)[ \t]+")
+# A name that code gives to a thing, and no secret: words, each maybe with a number behind it.
+_IDENTIFIER = re.compile(r"[$@]?(?:[A-Za-z]*\d{0,4}(?:[-_./:@]|$))+")
+_CODE = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+[!?;]?|[A-Za-z_$][\w$]*[!?]")
+_LINE_START = re.compile(r"(?:^|\n|\\n)[ \t]*(?:\d+[→:|\t-])?[ \t+-]*(?:export[ \t]+|set[ \t]+|ENV[ \t]+|ARG[ \t]+|-e[ \t]+)?$")
+
+
+def context_rules() -> Iterator[Rule]:
+    """The rules of this file."""
+    yield Rule(_NAMED, _named_values)
+    yield Rule(r"://[^\s/?#@\"'<>]*@|://[^\s/?#@\"'<>:]*:[^\s@\"'<>]+@", _url_credentials)
+    yield Rule(r"(?i:bearer|basic)[ \t]+[A-Za-z0-9._~+/=-]{8}", _authorization)
+    yield Rule(r"(?i:mysql|mariadb|mongo|sshpass|redis-cli|login|curl|wget)[^\n]*[ \t]-[pauw]", _command_lines)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, key or option of this name holds a secret."""
+    return _secret_class(name) is not None
+
+
+@lru_cache(4096)
+def _secret_class(name: str) -> str | None:
+    """'password', 'secret', or None if it holds none."""
+    words = [word.lower() for word in _NAME_WORDS.findall(name)]
+    if not words or words[-1] in _ABOUT or not _NO_SECRET.isdisjoint(words):
+        return None
+    joined = "".join(words)
+    if not _PASSWORD_WORDS.isdisjoint(words) or "password" in joined or "passphrase" in joined or "passwd" in joined:
+        return "password"
+    # `key` alone is the key of a mapping.
+    if words == ["key"] or words == ["cookie"]:
+        return None
+    return "secret" if not _SECRET_WORDS.isdisjoint(words) or "apikey" in joined or "secret" in joined else None
+
+
+def is_literal_secret(value: str, name: str) -> bool:
+    """Whether this text, given as a literal to something of this name, is a secret rather than a word about one."""
+    secret_class = _secret_class(name)
+    return secret_class is not None and _is_secret(value, secret_class, literal=True)
+
+
+def _is_secret(value: str, secret_class: str, *, literal: bool) -> bool:
+    """`literal`: quotes or the place say that the value is no code."""
+    if not 6 <= len(value) <= 4096 or stands_for_a_secret(value):
+        return False
+    digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
+    symbols = len(value) - digits - letters
+    if value[0] in "/~." and not (len(value) in (40, 88) and digits and not _IDENTIFIER.fullmatch(value)):
+        return False  # a path
+    if secret_class == "password":
+        if literal:
+            mixed = not (value.islower() or value.isupper()) and symbols > value.count("-") + value.count("_")
+            if not letters:
+                return digits >= 6
+            return bool(digits and not _words_and_number(value)) or (mixed and not value[-1] in ".!?:")
+        return len(value) >= 8 and digits > 0 and symbols > 0 and not _IDENTIFIER.fullmatch(value) and not _CODE.fullmatch(value)
+    # Nobody gives a name this long in mixed case and with a number in it.
+    long_and_mixed = len(value) >= 32 and not value.islower() and not value.isupper() and "." not in value
+    if (_IDENTIFIER.fullmatch(value) and not long_and_mixed) or _CODE.fullmatch(value):
+        return False
+    if literal:
+        return len(value) >= 8 and digits >= 1 and letters >= 1
+    return len(value) >= 16 and digits >= 2 and letters >= 2
+
+
+def _words_and_number(value: str) -> bool:
+    """`db-password-2`: several words. `hunter2` is one."""
+    return _IDENTIFIER.fullmatch(value) is not None and re.search(r"[-_./:@]", value) is not None
+
+
+def _named_values(text: str) -> Iterator[Finding]:
+    for match in _locate(_NAMED_SEARCH, text):
+        start, end = match
+        separator = text[end - 1]
+        before = _NAME_BEFORE.search(text, max(0, start - 48), start)
+        name_start = before.start() if before else start
+        name = text[name_start:end].rstrip("=:,> \t\"'`])\\")
+        if separator in " \t" and "password" in name and not name.startswith("-"):
+            name = "password"  # netrc
+        secret_class = _secret_class(name)
+        if secret_class is None:
+            continue
+        value = _VALUE.match(text, end)
+        if value is None:
+            continue
+        if value["quoted"] is not None:
+            found = value.span("quoted")
+            literal = separator not in ",>" or secret_class == "secret"
+        else:
+            if separator == ",":
+                continue
+            found, literal = _bare_value(text, name_start, end, value.span("bare"))
+        scheme = _SCHEME.match(text, found[0])
+        if scheme:  # `Authorization: Bearer …`, whose second word is the secret
+            rest = re.compile(r"[^\s\"'`,<>\\]+").match(text, scheme.end())
+            if rest is None:
+                continue
+            found, literal = rest.span(), True
+        if _is_secret(text[found[0] : found[1]], secret_class, literal=literal):
+            kind = "PASSWORD" if secret_class == "password" else "SECRET"
+            yield Finding(*found, kind, by_context=True)
+
+
+def _bare_value(text: str, name_start: int, value_start: int, found: tuple[int, int]) -> tuple[tuple[int, int], bool]:
+    """The value without quotes, and whether the place says that it is a literal: a shell, an env or a YAML file."""
+    start, end = found
+    tight = text[value_start - 1] == "=" and start == value_start
+    option = text[name_start] == "-" or text[value_start - 1] in " \t"
+    line_begins = _LINE_START.search(text, max(0, name_start - 40), name_start) is not None
+    if tight and line_begins:
+        # In an env file everything up to the end of the line belongs to the value.
+        rest = re.compile(r"[^\s\"'`\\]+").match(text, start)
+        end = rest.end() if rest else end
+    while end > start and text[end - 1] in ";&,":
+        end -= 1
+    if not tight or not line_begins:
+        cut = re.compile(r"[;&]").search(text, start, end)
+        end = cut.start() if cut else end
+    before = text[max(0, name_start - 8) : name_start].rstrip(" \t\n")[-1:]
+    after = text[end : end + 1]
+    argument = before in ("(", ",") or after in ("(", "[", ".", ")", ",")
+    yaml = line_begins and text[value_start - 1] == ":" and text[value_start : value_start + 1] == " "
+    yaml = yaml and (after in ("", "\n", "\r") or text[end : end + 2] in ("\\n", " #"))
+    return (start, end), (tight and not argument) or option or yaml
+
+
+_URL = re.compile(
+    r"://(?P<user>[^\s:/?#@\"'<>`|\\]{0,200})(?::(?P<password>(?!\d{1,5}/)[^\s@\"'<>`\\]{1,500}))?@(?=[\w.\[-])"
+)
+
+
+def _url_credentials(text: str) -> Iterator[Finding]:
+    for match in _URL.finditer(text):
+        password, user = match["password"], match["user"]
+        if len(user) >= 20 and _is_secret(user, "secret", literal=True):
+            yield Finding(*match.span("user"), "URL_TOKEN", by_context=True)
+        if password and password != "x-oauth-basic" and not stands_for_a_secret(password) and "://" not in password:
+            yield Finding(*match.span("password"), "PASSWORD", by_context=True)
+
+
+_AUTHORIZATION = re.compile(r"(?i)\b(?P<scheme>bearer|basic)[ \t]+(?P<value>[A-Za-z0-9._~+/=-]{8,})")
+
+
+def _authorization(text: str) -> Iterator[Finding]:
+    for match in _AUTHORIZATION.finditer(text):
+        value = match["value"].rstrip(".")
+        if match["scheme"].lower() == "basic":
+            accepted = _is_user_and_password(value)
+        else:
+            accepted = len(value) >= 12 and _is_secret(value, "secret", literal=True)
+        if accepted:
+            yield Finding(match.start("value"), match.start("value") + len(value), "AUTHORIZATION", by_context=True)
+
+
+def _is_user_and_password(value: str) -> bool:
+    try:
+        return ":" in base64.b64decode(value, validate=True).decode("utf-8")
+    except (binascii.Error, UnicodeDecodeError):
+        return False
+
+
+_COMMAND_LINES = (
+    re.compile(
+        r"(?:mysql\w*|mariadb[\w-]*|mongo\w*|sshpass|redis-cli|(?:docker|podman|helm|oc|az|twine|npm|ftp)[ \t][a-z \t]*login)\b"
+        r"[^\n|;]{0,300}?[ \t]-[paw][ \t=]*[\"']?(?P<value>[^\s\"'`]+)"
+    ),
+    re.compile(r"(?:curl|wget)\b[^\n|;]{0,400}?[ \t](?:-u|--user)[ \t=]*[\"']?[^\s:\"']+:(?P<value>[^\s\"'`]+)"),
+)
+
+
+def _command_lines(text: str) -> Iterator[Finding]:
+    for pattern in _COMMAND_LINES:
+        for match in pattern.finditer(text):
+            if _is_secret(match["value"], "password", literal=True):
+                yield Finding(*match.span("value"), "PASSWORD", by_context=True)
+
+
+def _compiled(pattern: str) -> re2._Regexp:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(pattern.encode("latin-1"), options)
+
+
+_NAMED_SEARCH = _compiled(_NAMED)
+
+
+def _locate(pattern: re2._Regexp, text: str) -> Iterator[tuple[int, int]]:
+    for match in pattern.finditer(text.encode("latin-1")):
+        yield match.span()

@@ -1,0 +1,216 @@
+"""The redactor: one pass over a text says which rules to ask, and what they find becomes placeholders."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import re2
+
+from composer_replication.ingestion.redaction.contexts import context_rules, is_literal_secret, is_secret_name
+from composer_replication.ingestion.redaction.finding import Finding, Rule
+from composer_replication.ingestion.redaction.personal import EMAIL, HOME_USER, munged, personal_rules
+from composer_replication.ingestion.redaction.tokens import token_rules
+
+# RE2 keeps the states of its automaton in this much memory, and starts over when they do not fit.
+_AUTOMATON_BYTES = 64 * 2**20
+
+# The shortest text that can hold something: "/home/x".
+_SHORTEST = 6
+
+_PLAIN_HOME = re.compile(r"(/home/|/Users/)[^/]+/")
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
+
+
+class Redactor:
+    """Replaces secrets and personal data; one for each trace.
+
+    The same secret becomes the same placeholder wherever this redactor sees it (`<AWS_ACCESS_KEY_1>`, `<EMAIL_2>`),
+    and what it has learned from a secret's surroundings it finds again without them. User names in home directories
+    become `user1`, so that paths stay paths. Redacting what is already redacted changes nothing.
+
+    `counts` says how often something of each kind was replaced.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._placeholders: dict[str, str] = {}
+        self._numbers: Counter[str] = Counter()
+        self._spreading: dict[str, tuple[str, re.Pattern[str]]] = {}
+        self._munged: dict[str, str] = {}
+        self._homes: dict[str, str] = {}
+
+    def text(self, text: str) -> str:
+        """The text with placeholders."""
+        if len(text) < _SHORTEST:
+            return text
+        # Most of what is found in a log are paths below one or two home directories.
+        for home, replacement in self._homes.items():
+            if home in text:
+                self.counts[HOME_USER] += text.count(home)
+                text = text.replace(home, replacement)
+        data = text.encode("utf-8", "surrogatepass")
+        gates, rules = _rules()
+        hits = gates.Match(data)
+        if hits:
+            # One character for each byte, so that RE2's places and Python's are the same.
+            view = text if len(data) == len(text) else data.decode("latin-1")
+            findings = [finding for index in sorted(hits) for finding in rules[index].find(view)]
+            if findings:
+                view = self._replace(view, _apart(findings))
+                text = view if len(data) == len(text) else view.encode("latin-1").decode("utf-8", "surrogatepass")
+        return self.again(text)
+
+    def again(self, text: str) -> str:
+        """The text without the secrets that are already known from their surroundings elsewhere."""
+        for secret, (kind, pattern) in self._spreading.items():
+            if secret in text:
+                text, count = pattern.subn(self._placeholders[secret], text)
+                self.counts[kind] += count
+        return text
+
+    def value(self, value: Any) -> Any:
+        """The same for every string in a JSON value, keys too. A key says what its value is, like a variable's name."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(str(key)): self._member(str(key), member) for key, member in value.items()}
+        if isinstance(value, list):
+            return self._items(value)
+        return value
+
+    def value_again(self, value: Any) -> Any:
+        """`again` for every string in a JSON value."""
+        if isinstance(value, str):
+            return self.again(value)
+        if isinstance(value, dict):
+            return {self.again(str(key)): self.value_again(member) for key, member in value.items()}
+        if isinstance(value, list):
+            return [self.value_again(item) for item in value]
+        return value
+
+    @property
+    def spreads(self) -> int:
+        """How many secrets are known that have to be looked for elsewhere."""
+        return len(self._spreading)
+
+    def _member(self, name: str, value: Any) -> Any:
+        if isinstance(value, str) and is_secret_name(name):
+            redacted = self.text(value)
+            if redacted == value and is_literal_secret(value, name):
+                return self._placeholder(value, "SECRET", by_context=True)
+            return redacted
+        return self.value(value)
+
+    def _items(self, items: list[Any]) -> list[Any]:
+        """A list may be a command's arguments, in which an option names what follows it."""
+        redacted, option = [], None
+        for item in items:
+            redacted.append(self.value(item) if option is None else self._member(option, item))
+            option = item if isinstance(item, str) and _OPTION.fullmatch(item) else None
+        return redacted
+
+    def _replace(self, view: str, findings: list[Finding]) -> str:
+        pieces, end = [], 0
+        for finding in findings:
+            if finding.start < end:
+                continue
+            if finding.kind == HOME_USER:
+                stop, replacement = self._home(view, finding)
+            else:
+                stop = finding.end
+                replacement = self._placeholder(
+                    _as_text(view[finding.start : stop]), finding.kind, by_context=finding.by_context
+                )
+            pieces += [view[end : finding.start], replacement]
+            end = stop
+        return "".join([*pieces, view[end:]])
+
+    def _home(self, view: str, finding: Finding) -> tuple[int, str]:
+        """Where the name ends and what stands for it. In a folder name of Claude Code it may have dashes of its own."""
+        name, end = view[finding.start : finding.end], finding.end
+        if view[finding.start - 1] == "-":
+            for folder, known in self._munged.items():
+                if view.startswith(folder, finding.start) and not view[finding.start + len(folder) :][:1].isalnum():
+                    name, end = known, finding.start + len(folder)
+                    break
+        known = self._placeholders.get(f"{HOME_USER} {name}")
+        if known is None:
+            self._numbers[HOME_USER] += 1
+            known = self._placeholders[f"{HOME_USER} {name}"] = f"user{self._numbers[HOME_USER]}"
+            self._munged[munged(name)] = name
+        home = _PLAIN_HOME.search(view, max(0, finding.start - 7), end + 1)
+        if home:
+            self._homes[_as_text(home[0])] = f"{home[1]}{known}/"
+        self.counts[HOME_USER] += 1
+        return end, known
+
+    def _placeholder(self, secret: str, kind: str, *, by_context: bool) -> str:
+        known = self._placeholders.get(secret)
+        if known is None:
+            self._numbers[kind] += 1
+            known = self._placeholders[secret] = f"<{kind}_{self._numbers[kind]}>"
+            if by_context and _is_distinctive(secret):
+                self._spreading[secret] = (kind, _anywhere(secret))
+        self.counts[kind] += 1
+        return known
+
+
+def _apart(findings: list[Finding]) -> list[Finding]:
+    """Findings that do not overlap, in order.
+
+    What overlaps is one secret, named by the rule that knows most about it; but a mail address or a home directory
+    that runs into a secret is an accident of its surroundings.
+    """
+    secrets = sorted((f for f in findings if f.kind not in (EMAIL, HOME_USER)), key=lambda f: f.start)
+    merged: list[Finding] = []
+    for finding in secrets:
+        if merged and finding.start < merged[-1].end:
+            last = merged[-1]
+            first = min(last, finding, key=lambda f: (f.by_context, f.start))
+            merged[-1] = Finding(
+                last.start, max(last.end, finding.end), first.kind, last.by_context or finding.by_context
+            )
+        else:
+            merged.append(finding)
+    taken = iter([*merged, Finding(2**62, 2**62, "")])
+    secret = next(taken)
+    for finding in sorted(f for f in findings if f.kind in (EMAIL, HOME_USER)):
+        while secret.end <= finding.start:
+            secret = next(taken)
+        if finding.end <= secret.start:
+            merged.append(finding)
+    return sorted(merged)
+
+
+def _is_distinctive(secret: str) -> bool:
+    """Whether the text means this secret wherever it stands. A password that is a plain word does not."""
+    kinds = [str.islower, str.isupper, str.isdigit, lambda character: not character.isalnum()]
+    return len(secret) >= 6 and sum(any(map(kind, secret)) for kind in kinds) >= 2
+
+
+def _anywhere(secret: str) -> re.Pattern[str]:
+    escaped = re.escape(secret)
+    in_json = re.escape(secret.replace("\\", "\\\\").replace('"', '\\"'))
+    either = escaped if in_json == escaped else f"(?:{in_json}|{escaped})"
+    return re.compile(rf"(?<![A-Za-z0-9]){either}(?![A-Za-z0-9])|(?<=\\[nrt]){either}(?![A-Za-z0-9])")
+
+
+def _as_text(view: str) -> str:
+    return view if view.isascii() else view.encode("latin-1").decode("utf-8", "surrogatepass")
+
+
+@cache
+def _rules() -> tuple[Any, list[Rule]]:
+    rules = [*token_rules(), *context_rules(), *personal_rules()]
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    options.max_mem = _AUTOMATON_BYTES
+    gates = re2.Set.SearchSet(options)
+    for rule in rules:
+        gates.Add(rule.gate.encode("latin-1"))
+    gates.Compile()
+    return gates, rules
