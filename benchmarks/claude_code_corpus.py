@@ -46,12 +46,68 @@ _ERRORS = (
     (32, "<tool_use_error>Path does not exist: /repo/src/{text}</tool_use_error>"),
     (26, "<tool_use_error>Found 3 matches of the string to replace, but replace_all is false.</tool_use_error>"),
 )
-_WORDS = (
-    "def return import class self None True value error config path file open read write result index token model "
-    "request response handler session buffer cursor assert raise yield lambda async await const function export "
-    "interface public static struct match enum impl match \"quoted text\" 'single' {braces: [1, 2, 3]} <tag/> "
-    "/home/developer/projects/service/src/handlers.py C:\\\\temp\\\\x \t indent naïve façade “quotes” → ✓ 日本語"
-).split(" ")
+_WORDS = [
+    "def",
+    "return",
+    "import",
+    "class",
+    "self",
+    "None",
+    "True",
+    "value",
+    "error",
+    "config",
+    "path",
+    "file",
+    "open",
+    "read",
+    "write",
+    "result",
+    "index",
+    "token",
+    "model",
+    "request",
+    "response",
+    "handler",
+    "session",
+    "buffer",
+    "cursor",
+    "assert",
+    "raise",
+    "yield",
+    "lambda",
+    "async",
+    "await",
+    "const",
+    "function",
+    "export",
+    "interface",
+    "public",
+    "static",
+    "struct",
+    "match",
+    "enum",
+    "impl",
+    "match",
+    '"quoted',
+    'text"',
+    "'single'",
+    "{braces:",
+    "[1,",
+    "2,",
+    "3]}",
+    "<tag/>",
+    "/home/developer/projects/service/src/handlers.py",
+    "C:\\\\temp\\\\x",
+    "\t",
+    "indent",
+    "naïve",
+    "façade",
+    "“quotes”",
+    "→",
+    "✓",
+    "日本語",
+]
 
 
 class _Text:
@@ -110,7 +166,11 @@ class _Session:
             yield from self._turn()
             if number % 12 == 11:
                 yield self._record("system", subtype="turn_duration", durationMs=8123, isMeta=False)
-                yield {"type": "file-history-snapshot", "messageId": self._uuid(), "snapshot": {"trackedFileBackups": {}}}
+                yield {
+                    "type": "file-history-snapshot",
+                    "messageId": self._uuid(),
+                    "snapshot": {"trackedFileBackups": {}},
+                }
 
     def _turn(self) -> Iterator[dict[str, Any]]:
         message_id = f"msg_01{next(self._ids):022x}"

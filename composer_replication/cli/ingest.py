@@ -1,4 +1,4 @@
-"""`composer-replication ingest`: agent logs to traces; also `--explain` for one log, and `--audit` for what was lost."""
+"""`composer-replication ingest`: agent logs to traces; `--explain` shows one log, `--audit` what was lost."""
 
 from __future__ import annotations
 
@@ -54,16 +54,15 @@ def ingest(
     """
     modes = [name for name, given in (("PATHS", paths), ("--explain", explain), ("--audit", audit)) if given]
     if len(modes) != 1:
-        raise typer.BadParameter(
-            f"give one of PATHS (with -o DIR), --explain FILE or --audit PATH{', not ' + ' and '.join(modes) if modes else ''}"
-        )
+        instead = f", not {' and '.join(modes)}" if modes else ""
+        raise typer.BadParameter(f"give one of PATHS (with -o DIR), --explain FILE or --audit PATH{instead}")
     if explain is not None:
         _explain(explain, subagents=subagents, redact=redact, as_json=as_json)
     elif audit:
         _audit(audit, as_json=as_json)
+    elif output is None:
+        raise typer.BadParameter("-o DIR is missing: it says where the traces go")
     else:
-        if output is None:
-            raise typer.BadParameter("-o DIR is missing: it says where the traces go")
         _ingest(paths or [], output, subagents=subagents, redact=redact, processes=processes, as_json=as_json)
 
 
@@ -71,8 +70,10 @@ def _ingest(
     paths: list[str], output: Path, *, subagents: bool, redact: bool, processes: int | None, as_json: bool
 ) -> None:
     from composer_replication.cli.ingest_views import show_report
-    from composer_replication.ingestion.pipeline import IngestOptions, ingest_logs
+    from composer_replication.ingestion.pipeline import ingest_logs
+    from composer_replication.ingestion.source import IngestOptions
 
+    _find(paths)
     errors = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -103,12 +104,20 @@ def _ingest(
         raise typer.Exit(1)
 
 
+def _find(paths: list[str]) -> list[Path]:
+    from composer_replication.ingestion.discovery import find_files
+
+    try:
+        return find_files(paths)
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def _audit(paths: list[str], *, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_audits
     from composer_replication.ingestion.audit import audit_file
-    from composer_replication.ingestion.discovery import find_files
 
-    audits = [audit for file in find_files(paths) if (audit := audit_file(file)) is not None]
+    audits = [audit for file in _find(paths) if (audit := audit_file(file)) is not None]
     if not audits:
         raise ValueError(f"no Claude Code log behind {', '.join(paths)}")
     if as_json:

@@ -86,12 +86,13 @@ def _show_counts(console: Console, title: str, counts: Counter[str], most: int |
 
 def show_audits(console: Console, audits: list[Audit]) -> None:
     """Both counts of every file, and every difference."""
-    table = Table("file", "states in the lines", "states read", "results in the lines", "read", "copies", "")
+    table = Table("file", "states: lines", "read", "results: lines", "read", "copies", "")
+    table.columns[0].overflow = "fold"
     for column in table.columns[1:6]:
         column.justify = "right"
     for audit in audits:
         table.add_row(
-            escape(str(audit.path)),
+            escape(audit.path.name),
             f"{audit.raw_states:,}",
             f"{audit.read_states:,}",
             f"{audit.raw_results:,}",

@@ -23,16 +23,17 @@ def find_files(paths: Iterable[str | Path], *, leave_out: Iterable[Path] = ()) -
     left_out = {os.path.realpath(path) for path in leave_out}
     found: dict[str, Path] = {}
     for given in paths:
-        for path in _expand(os.path.expanduser(given)):
+        for path in _expand(Path(given).expanduser()):
             for file in _files_under(path, left_out):
                 found.setdefault(os.path.realpath(file), file)
     return sorted(found.values())
 
 
-def _expand(given: str) -> list[Path]:
+def _expand(given: Path) -> list[Path]:
     if os.path.lexists(given):
-        return [Path(given)]
-    matches = sorted(glob.glob(given, recursive=True, include_hidden=True)) if glob.has_magic(given) else []
+        return [given]
+    pattern = str(given)
+    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207 - a whole path
     if not matches:
         raise FileNotFoundError(f"{given}: there is no such file or folder")
     return [Path(match) for match in matches]

@@ -58,11 +58,13 @@ class LogFile:
 
     def digest(self) -> str:
         """A hash of the file's content. It costs no second read if the file was just read to its end."""
-        if self._last_read is None or self._last_read.left > 0:
-            with self.open() as file:
+        last = self._last_read
+        if last is None or last.left > 0:
+            last = _BoundedFile(self.path, self.size)
+            with io.BufferedReader(last, buffer_size=_BUFFER) as file:
                 while file.read1():
                     pass
-        return self._last_read.hasher.hexdigest()
+        return last.hasher.hexdigest()
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Line numbers (from 1), and lines that are not blank."""

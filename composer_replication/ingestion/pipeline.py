@@ -1,4 +1,4 @@
-"""Many logs to a folder of traces: several processes, what did not change is not read again, nothing is counted twice."""
+"""Many logs to a folder of traces: in several processes, without reading again what did not change."""
 
 from __future__ import annotations
 
@@ -15,37 +15,13 @@ from typing import Any
 
 from composer_replication.ingestion.discovery import find_files
 from composer_replication.ingestion.duplicates import has_own_turns, mark_repeats, own_turns
-from composer_replication.ingestion.formats import (
-    LogFormat,
-    ReadOptions,
-    added_readers,
-    find_format,
-    register_reader,
-)
-from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.reading import read_as
-from composer_replication.ingestion.redaction import redact_trace
+from composer_replication.ingestion.formats import LogFormat, added_readers, register_reader
+from composer_replication.ingestion.source import IngestOptions, Outcome, ingest_source, is_current, source_name
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.ingestion.store import ManifestEntry, TraceStore, source_key
-from composer_replication.traces import Trace
+from composer_replication.ingestion.store import ManifestEntry, TraceStore
 
 # Bytes of logs in one task: small files go together, because handing out a task costs as much as reading a small file.
 _TASK_BYTES = 8_000_000
-# Part of every entry: a reader that reads otherwise makes earlier outputs stale.
-_READER_VERSION = 1
-
-
-@dataclass(frozen=True)
-class IngestOptions:
-    """How logs become traces on disk."""
-
-    subagents: bool = False
-    redact: bool = True
-
-    @property
-    def settings(self) -> str:
-        """What an output depends on besides its source."""
-        return f"{_READER_VERSION}/subagents={self.subagents}/redact={self.redact}"
 
 
 @dataclass
@@ -85,17 +61,6 @@ class IngestReport:
         }
 
 
-@dataclass
-class _Outcome:
-    """What a task found out about a source."""
-
-    entry: ManifestEntry
-    stats: IngestionStats
-    turn_ids: list[str]
-    began: str
-    unchanged: bool = False
-
-
 Progress = Callable[[int], None]
 """Called with the bytes of every source that is done."""
 
@@ -131,8 +96,8 @@ def ingest_logs(
     report = IngestReport()
     work = []
     for file in files:
-        entry = known.get(_name(file))
-        if entry is not None and _is_current(entry, file, options, store):
+        entry = known.get(source_name(file))
+        if entry is not None and is_current(entry, file, options, store):
             report.unchanged += 1
             report.sources.append(entry)
         else:
@@ -149,7 +114,7 @@ def ingest_logs(
         report.sources.append(outcome.entry)
         report.unchanged += outcome.unchanged
         known[outcome.entry.source] = outcome.entry
-    report.gone = sum(not os.path.exists(source) for source in known)
+    report.gone = sum(not Path(source).exists() for source in known)
     report.sources.sort(key=lambda entry: entry.source)
     for entry in report.with_status("read"):
         report.stats.merge(IngestionStats.from_dict(entry.stats))
@@ -158,57 +123,8 @@ def ingest_logs(
     return report
 
 
-def ingest_source(
-    file: Path, earlier: ManifestEntry | None, store: TraceStore, options: IngestOptions
-) -> _Outcome:
-    """One file to its output. What goes wrong with it is its entry's `reason`."""
-    key = source_key(file)
-    stats = IngestionStats()
-    outcome = _Outcome(ManifestEntry(_name(file), key, "failed", 0, 0, settings=options.settings), stats, [], "")
-    entry = outcome.entry
-    try:
-        status = file.stat()
-        entry.size, entry.modified_ns = status.st_size, status.st_mtime_ns
-        log = LogFile(file)
-        if earlier is not None and _has_same_content(earlier, log, options, store):
-            earlier.size, earlier.modified_ns = entry.size, entry.modified_ns
-            outcome.entry, outcome.unchanged = earlier, True
-            return outcome
-        log_format = find_format(log)
-        if log_format is None:
-            entry.status, entry.reason = "no log", "empty" if not entry.size else "no known log format"
-        else:
-            output = store.output_name(key, file.stem)
-            entry.traces = store.write_traces(output, _finished(log_format, log, options, stats, outcome))
-            entry.status, entry.format = "read", log_format.name
-            entry.output = output if entry.traces else None
-        entry.digest = log.digest()
-    except Exception as error:  # noqa: BLE001 - one bad file must not end a run over thousands
-        entry.status, entry.reason = "failed", f"{type(error).__name__}: {error}"
-    entry.stats = stats.as_dict()
-    return outcome
-
-
-def _finished(
-    log_format: LogFormat, log: LogFile, options: IngestOptions, stats: IngestionStats, outcome: _Outcome
-) -> Iterator[Trace]:
-    """The traces of a log as they are written: with ids that are unique among sources, and redacted."""
-    key = outcome.entry.key
-    reading = ReadOptions(subagents=options.subagents, verbatim_results=not options.redact)
-    for trace in read_as(log_format, log, reading, stats):
-        outcome.turn_ids += own_turns(trace)
-        outcome.began = outcome.began or next((turn.timestamp for turn in trace.turns if turn.timestamp), "")
-        trace.trace_id = f"{key}:{trace.trace_id}"
-        if trace.parent is not None:
-            trace.parent = f"{key}:{trace.parent}"
-        if options.redact:
-            stats.redactions.update(redact_trace(trace))
-        stats.n_states_emitted += sum(turn.role == "assistant" for turn in trace.turns)
-        yield trace
-
-
 def _settle_repeats(
-    outcomes: list[_Outcome], store: TraceStore, unchanged_outputs: set[str], report: IngestReport
+    outcomes: list[Outcome], store: TraceStore, unchanged_outputs: set[str], report: IngestReport
 ) -> None:
     """Give every turn that several sources hold to one of them: an output of an earlier run, else the first to begin.
 
@@ -216,8 +132,8 @@ def _settle_repeats(
     """
     owned: set[str] = set()
     if any(outcome.turn_ids for outcome in outcomes):
-        for output in unchanged_outputs:
-            for trace in store.read(output):
+        for earlier in unchanged_outputs:
+            for trace in store.read(earlier):
                 owned.update(own_turns(trace))
     for outcome in sorted(outcomes, key=lambda outcome: (outcome.began, outcome.entry.source)):
         output = outcome.entry.output
@@ -238,7 +154,7 @@ def _settle_repeats(
 
 def _run_tasks(
     tasks: list[list[tuple[Path, ManifestEntry | None]]], store: TraceStore, options: IngestOptions, processes: int
-) -> Iterator[_Outcome]:
+) -> Iterator[Outcome]:
     processes = min(processes, len(tasks))
     if processes <= 1:
         for task in tasks:
@@ -249,7 +165,7 @@ def _run_tasks(
     # Started afresh: a forked copy of a process that has threads (a progress bar, torch) may hang.
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _set_up, (added_readers(),))
     try:
-        pending: set[Future[list[_Outcome]]] = {pool.submit(_run_task, task, store, options) for task in tasks}
+        pending: set[Future[list[Outcome]]] = {pool.submit(_run_task, task, store, options) for task in tasks}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
@@ -265,7 +181,7 @@ def _set_up(readers: list[LogFormat]) -> None:
 
 def _run_task(
     task: list[tuple[Path, ManifestEntry | None]], store: TraceStore, options: IngestOptions
-) -> list[_Outcome]:
+) -> list[Outcome]:
     with _without_collector():
         return [ingest_source(file, earlier, store, options) for file, earlier in task]
 
@@ -297,33 +213,11 @@ def _tasks(
     return tasks
 
 
-def _is_current(entry: ManifestEntry, file: Path, options: IngestOptions, store: TraceStore) -> bool:
-    """Whether a source is as it was, by its size and time; nothing is read."""
-    try:
-        status = file.stat()
-    except OSError:
-        return False
-    same = (entry.size, entry.modified_ns) == (status.st_size, status.st_mtime_ns)
-    return same and _is_usable(entry, options, store)
-
-
-def _has_same_content(entry: ManifestEntry, log: LogFile, options: IngestOptions, store: TraceStore) -> bool:
-    return entry.size == log.size and _is_usable(entry, options, store) and entry.digest == log.digest()
-
-
-def _is_usable(entry: ManifestEntry, options: IngestOptions, store: TraceStore) -> bool:
-    return entry.status != "failed" and entry.settings == options.settings and store.has(entry.output)
-
-
 def _by_format(entries: list[ManifestEntry]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for entry in entries:
         counts[entry.format or ""] = counts.get(entry.format or "", 0) + 1
     return counts
-
-
-def _name(file: Path) -> str:
-    return os.path.abspath(file)
 
 
 def _size(file: Path) -> int:

@@ -129,7 +129,9 @@ def load_traces(folder: str | Path) -> Iterator[Trace]:
     """
     folder = Path(folder)
     if not (folder / "traces").is_dir():
-        raise FileNotFoundError(f"{folder} holds no traces: make some with composer-replication ingest PATHS -o {folder}")
+        raise FileNotFoundError(
+            f"{folder} holds no traces: make some with composer-replication ingest PATHS -o {folder}"
+        )
     store = TraceStore(folder)
     for _, entry in sorted(store.entries().items()):
         if entry.output is not None and store.has(entry.output):
