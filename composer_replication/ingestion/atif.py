@@ -210,6 +210,7 @@ class _Reader:
         flagged = fields(step.get("extra")).get("tool_result_is_error") is True and len(results) == 1
         # Results with an id go first to their calls; those without take, in order, what is left.
         named = [self._calls.answered(text_or_none(fields(one).get("source_call_id"))) for one in results]
+        turns: list[Turn] = []
         for result, call_id in zip(results, named, strict=True):
             if not isinstance(result, dict):
                 self._stats.skip("result that is not an object")
@@ -219,7 +220,7 @@ class _Reader:
                 continue
             if call_id is None and self._calls.waiting:
                 call_id = self._calls.answered(self._calls.waiting[0])
-            self._put(
+            turns.append(
                 Turn(
                     role="tool",
                     content=text_of(result.get("content")),
@@ -228,6 +229,9 @@ class _Reader:
                     timestamp=time_of(step.get("timestamp")),
                 )
             )
+        # What answers no call stands behind the rest: nothing may come between a call and its result.
+        for turn in sorted(turns, key=lambda one: one.tool_call_id is None):
+            self._put(turn)
 
     def _contents(self, step: dict[str, Any]) -> list[str]:
         return [text_of(fields(result).get("content")) for result in _result_records(step)]

@@ -408,7 +408,7 @@ class _Reader:
         position = len(self._turns)
         while self._turns[position - 1] is not maker:
             position -= 1
-        while position < len(self._turns) and self._turns[position].role == "tool":
+        while position < len(self._turns) and self._makers.get(self._turns[position].tool_call_id or "") is maker:
             position += 1
         self._turns.insert(position, turn)
 

@@ -91,17 +91,15 @@ def _run(
         else:
             stats.skip("run without steps")
     for agent, entries in by_agent.items():
-        if agent == main:
-            reader = _Reader(steps, stats)
-            reader.read_history(entries)
-            yield describe.trace(trace_id, reader.turns)
-        elif options.subagents:
-            reader = _Reader([], stats)
-            reader.read_history(entries)
-            if reader.turns:
-                yield describe.trace(f"{trace_id}#{agent}", reader.turns, parent=trace_id)
-        else:
+        if agent != main and not options.subagents:
             stats.skipped_subagent += 1
+            continue
+        reader = _Reader(steps if agent == main else [], stats)
+        reader.read_history(entries)
+        if reader.turns and agent == main:
+            yield describe.trace(trace_id, reader.turns)
+        elif reader.turns:
+            yield describe.trace(f"{trace_id}#{agent}", reader.turns, parent=trace_id)
 
 
 def _objects(value: Any, what: str, stats: IngestionStats) -> list[dict[str, Any]]:
