@@ -120,6 +120,13 @@ def test_a_second_condensation_and_what_stays_behind_it(tmp_path: Path) -> None:
     assert last_messages(trace) == ["go", "did a and b", "", "of c"]
 
 
+def test_a_range_of_forgotten_events_has_both_its_ends(tmp_path: Path) -> None:
+    texts = [action("message", number, "user", content=f"m{number}") for number in range(1, 6)]
+    change = action("condensation", 6, forgotten_events_start_id=2, forgotten_events_end_id=4, summary="s")
+    trace, _ = read_events(tmp_path, *texts, change, action("finish", 7))
+    assert last_messages(trace) == ["m1", "s", "m5"]
+
+
 @pytest.mark.parametrize("forgotten", [None, [], [99], "x"])
 def test_a_condensation_that_names_no_known_event_begins_the_context(tmp_path: Path, forgotten: Any) -> None:
     trace, _ = read_events(
