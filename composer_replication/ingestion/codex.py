@@ -297,8 +297,9 @@ def _envelope(record: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return kind, payload
     if "payload" in record or kind in _KINDS:
         return "damaged", {}
-    if isinstance(kind, str):
-        return "response_item", record
+    if isinstance(kind, str) and kind:
+        is_item = kind in ("message", "reasoning") or kind.endswith(("_call", "_output"))
+        return ("response_item", record) if is_item else (kind, {})
     if "record_type" in record:
         return "state", {}
     if isinstance(record.get("id"), str) and "timestamp" in record:

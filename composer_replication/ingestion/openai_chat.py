@@ -13,7 +13,6 @@ Chat logs have no error flag. A result is an error here only if it is a JSON obj
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -524,7 +523,8 @@ def _listed(request: dict[str, Any]) -> list[Any] | None:
 def _answers(response: dict[str, Any], stats: IngestionStats) -> list[Any]:
     choices = response.get("choices")
     if isinstance(choices, list) and choices:
-        stats.skipped["further choice"] += len(choices) - 1
+        if len(choices) > 1:
+            stats.skipped["further choice"] += len(choices) - 1
         return [choices[0].get("message") if isinstance(choices[0], dict) else None]
     completion = response.get("completion", response.get("message"))
     if isinstance(completion, str):
@@ -560,7 +560,7 @@ def _reward(row: dict[str, Any]) -> float | None:
     """A number, or a yes or no, under one of the usual names."""
     for key in _REWARDS:
         value = row.get(key)
-        if isinstance(value, int | float) and abs(value) < 1e300 and math.isfinite(value):
+        if isinstance(value, int | float) and abs(value) < 1e300:  # which NaN is not either
             return float(value)
     return None
 
