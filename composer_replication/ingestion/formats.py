@@ -143,9 +143,26 @@ def _content(log: LogFile, size: int = -1) -> bytes:
 
 @cache
 def _built_in() -> tuple[LogFormat, ...]:
-    from composer_replication.ingestion import claude_code
+    """Whoever is stricter is asked first: plain chats come last, because other logs hold messages too."""
+    from composer_replication.ingestion import (
+        atif,
+        claude_code,
+        codex,
+        mini_swe_agent,
+        openai_chat,
+        openhands,
+        swe_agent,
+    )
 
-    return (LogFormat("claude_code", claude_code.sniff, claude_code.read, flags_errors=True),)
+    return (
+        LogFormat("claude_code", claude_code.sniff, claude_code.read, flags_errors=True),
+        LogFormat("codex", codex.sniff, codex.read, flags_errors=True),
+        LogFormat("atif", atif.sniff, atif.read),
+        LogFormat("swe_agent", swe_agent.sniff, swe_agent.read),
+        LogFormat("mini_swe_agent", mini_swe_agent.sniff, mini_swe_agent.read),
+        LogFormat("openhands", openhands.sniff, openhands.read),
+        LogFormat("openai_chat", openai_chat.sniff, openai_chat.read),
+    )
 
 
 @cache

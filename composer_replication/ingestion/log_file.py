@@ -108,7 +108,8 @@ class _BoundedFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, target: Any) -> int:
+        buffer = memoryview(target)
         while True:
             count = self._file.readinto(buffer[: self.left])
             self.left = self.left - count if count else 0

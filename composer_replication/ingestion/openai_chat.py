@@ -431,7 +431,7 @@ def _rows(log: LogFile, stats: IngestionStats) -> Iterator[tuple[str, int, Any]]
         for number, row in enumerate(rows, 1):
             yield log.stem if len(rows) == 1 else f"{log.stem}#{number}", 1, row
         return
-    for line, text in log.lines(stats):
+    for line, text in log.lines():
         for place, row in enumerate(values_in_line(text, stats)):
             stats.n_records_total += 1
             yield f"{log.stem}#{line}" + (f".{place + 1}" if place else ""), line, row
@@ -439,7 +439,7 @@ def _rows(log: LogFile, stats: IngestionStats) -> Iterator[tuple[str, int, Any]]
 
 def _document(log: LogFile, stats: IngestionStats) -> Any:
     probe = IngestionStats()
-    first = next((text for _, text in log.lines(probe)), b"")
+    first = next((text for _, text in log.lines()), b"")
     if log.path.suffix != ".json" and decode_value(first.strip(b"\x00 \t\r\n")) is not UNREADABLE:
         return UNREADABLE
     document = log.document(probe)

@@ -114,7 +114,7 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
 
 def _is_list(log: LogFile) -> bool:
     """Whether the file is one JSON array, or one object over many lines."""
-    for _, line in log.lines(IngestionStats()):
+    for _, line in log.lines():
         start = line.lstrip()
         return start[:1] == b"[" or start.strip() == b"{"
     return False
