@@ -208,6 +208,7 @@ OUTPUT_TEXTS = rules(
     (
         "bad_option",
         r"\bunknown (?:sub-?command|command)\b",
+        r"\bno such (?:sub-?)?command\b",
         r"\bis not a (?:git|docker|kubectl) command\b",
         r"\bunrecognized subcommand\b",
         r"\b(?:requires|expects|accepts) (?:at least |at most |exactly |between )?\w+ arg",

@@ -37,7 +37,7 @@ OTHERS_TEXTS = rules(
         r"\A(?:Tool (?:execution|call|use) |The (?:operation|tool call|request) )was (?:interrupted|aborted)",
     ),
     ("interrupted", r"\A(?:Command was aborted before completion|Tool permission request failed|AbortError)"),
-    ("harness_broken", r"\A[^\n]{0,200}\bposix_spawn\b"),
+    ("harness_broken", r"\A[^\n]{0,200}\bposix_spawn\b", r"\Abwrap: "),
     ("harness_broken", r"\A[^\n]{0,80}\bspawn [^\n]{0,200}\bE(?:NOENT|ACCES|AGAIN|2BIG|MFILE|NOMEM|BADF)\b"),
     ("harness_broken", r"\A(?:Streaming fallback|Stream closed|Tool permission stream closed|ENOSPC\b|EMFILE\b)"),
     ("harness_broken", r"\A[^\n]{0,300}(?:was deleted|working directory [^\n]*no longer exists)[^\n]*restart"),
