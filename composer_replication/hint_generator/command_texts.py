@@ -249,7 +249,7 @@ OUTPUT_TEXTS = rules(
     # programs that died
     (
         "traceback",
-        r"^\s*Traceback \(most recent call last\):",
+        r"^(?:\w+ +)?\s*Traceback \(most recent call last\)",
         r"^Exception in thread",
         r"^panic: ",
         r"^goroutine \d+ \[",

@@ -299,6 +299,11 @@ OTHER_HARNESSES = [
     ("json_decode", "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", tool("read")),
     ("json_decode", "Failed to parse tool arguments: Expecting ',' delimiter: line 1 column 9 (char 8)", tool("read")),
     ("traceback", "Traceback (most recent call last):\n  File 'a'\nValueError: bad", tool("run_cell")),
+    (
+        "traceback",
+        "-" * 75 + "\nNameError    Traceback (most recent call last)\nNameError: name 'x'",
+        tool("run_ipython"),
+    ),
     ("http_error", "HTTP Error 403: Forbidden", tool("fetch")),
     ("http_error", "getaddrinfo ENOTFOUND x.org", tool("fetch")),
     ("timeout", "The command './a' was cancelled because it took more than 30 seconds.", tool("bash", command="./a")),
