@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from composer_replication.hint_generator.argument_errors import available_names, wrong_parameters
+from composer_replication.hint_generator.argument_errors import available_names, suggested_name, wrong_parameters
 from composer_replication.hint_generator.arguments import command_of, path_of, runs_commands
 from composer_replication.hint_generator.beginnings import begins_like_an_error
 from composer_replication.hint_generator.command_output import classify_output, telling_line
@@ -47,8 +47,8 @@ def classify(
 
     Details, those that are known: `error_line` (the line that says what failed), `exit_code`, `path`, `command`,
     `command_name`, `name` (of a tool, skill, agent … that does not exist), `available_tools`, `available_names`,
-    `signatures`, `signature`, `missing_parameters`, `unexpected_parameters`, `expected_types`, `matches`, `status`,
-    `test`.
+    `suggestion`, `signatures`, `signature`, `missing_parameters`, `unexpected_parameters`, `expected_types`, `matches`,
+    `status`, `test`.
 
     Args:
         text: the result as the model saw it.
@@ -131,8 +131,10 @@ def _named_in(kind: str, body: str) -> dict[str, Any]:
     """What the text says about the right call."""
     if kind in ("type_error", "json_decode", "mcp_error", "runtime_error"):
         return wrong_parameters(body)
+    if kind in ("file_not_found", "path_not_found"):
+        return suggested_name(body)
     if kind in ("tool_not_found", "unknown_name"):
-        offered = available_names(body)
+        offered = available_names(body) | suggested_name(body)
         if "available" in offered:
             key = "available_tools" if kind == "tool_not_found" else "available_names"
             offered[key] = offered.pop("available")

@@ -37,7 +37,7 @@ OTHERS_TEXTS = rules(
         r"\A(?:Tool (?:execution|call|use) |The (?:operation|tool call|request) )was (?:interrupted|aborted)",
     ),
     ("interrupted", r"\A(?:Command was aborted before completion|Tool permission request failed|AbortError)"),
-    ("harness_broken", r"\A[^\n]{0,200}\bposix_spawn\b"),
+    ("harness_broken", r"\A[^\n]{0,200}\bposix_spawn\b", r"\Abwrap: "),
     ("harness_broken", r"\A[^\n]{0,80}\bspawn [^\n]{0,200}\bE(?:NOENT|ACCES|AGAIN|2BIG|MFILE|NOMEM|BADF)\b"),
     ("harness_broken", r"\A(?:Streaming fallback|Stream closed|Tool permission stream closed|ENOSPC\b|EMFILE\b)"),
     ("harness_broken", r"\A[^\n]{0,300}(?:was deleted|working directory [^\n]*no longer exists)[^\n]*restart"),
@@ -53,20 +53,20 @@ OTHERS_TEXTS = rules(
 # Tools that do not exist. Shells say "command not found", which is another thing.
 UNKNOWN_TOOL_TEXTS = rules(
     re.IGNORECASE,
-    ("tool_not_found", r"""\bNo such tool(?: available)?:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?"""),
+    ("tool_not_found", r"""\bNo such tool(?: available)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?"""),
     (
         "tool_not_found",
         r"""\b(?:Unknown|Invalid|Unrecognized|Undefined) (?:tool"""
-        r"""|function)\b(?: name)?:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?""",
+        r"""|function)\b(?: name)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
     ),
     (
         "tool_not_found",
-        r"""\b(?:Tool|Function) [`'\"]?(?P<name>[\w.:/-]*\w)[`'\"]? (?:is )?(?:not found|does not exist"""
+        r"""\b(?:Tool|Function) [`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? (?:is )?(?:not found|does not exist"""
         r"""|not available|not registered|unknown)""",
     ),
-    ("tool_not_found", r"""\btool not found\b:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?"""),
-    ("tool_not_found", r"\bunsupported (?:custom tool )?call: (?P<name>[\w.:/-]*\w)"),
-    ("tool_not_found", r"""[`'\"]?(?P<name>[\w.:/-]*\w)[`'\"]? is not a valid tool"""),
+    ("tool_not_found", r"""\btool not found\b:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?"""),
+    ("tool_not_found", r"\bunsupported (?:custom tool )?call: (?P<name>[\w.:/-]{0,80}\w)"),
+    ("tool_not_found", r"""[`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? is not a valid tool"""),
     ("tool_not_found", r"\bMethod not found\b"),
 )
 
@@ -194,20 +194,20 @@ OTHER_TEXTS = rules(
     (
         "unknown_name",
         r"""\bUnknown (?:skill|agent|task|slash command|command|subagent|resource"""
-        r"""|workflow)\b(?: type)?:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?""",
+        r"""|workflow)\b(?: type)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
     ),
     (
         "unknown_name",
         r"""\b(?:Agent(?: type)?|Skill|Task|Shell|Cell|Server"""
-        r"""|Session)(?: with ID)? [`'\"]?(?P<name>[\w.:/-]*\w)[`'\"]? (?:was )?(?:not found|does not exist"""
+        r"""|Session)(?: with ID)? [`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? (?:was )?(?:not found|does not exist"""
         r"""|is not running)""",
     ),
     (
         "unknown_name",
         r"\bNo (?:task|shell|agent|skill|background process|session|cell)s? (?:was )?found\b(?: (?:with"
-        r"|for) ID:? ?(?P<name>[\w.:/-]*\w))?",
+        r"|for) ID:? ?(?P<name>[\w.:/-]{0,80}\w))?",
     ),
-    ("unknown_name", r"\b(?:Task|Skill|Agent) not found\b(?:: ?(?P<name>[\w.:/-]*\w))?"),
+    ("unknown_name", r"\b(?:Task|Skill|Agent) not found\b(?:: ?(?P<name>[\w.:/-]{0,80}\w))?"),
     (
         "blocked_command",
         r"\A(?P<name>[\w.-]+) in '[^\n]*' was blocked",
