@@ -7,14 +7,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
-Rule: TypeAlias = tuple[str, re.Pattern[str]]
+from composer_replication.hint_generator.literals import required_literals
+
+
+class Rule(NamedTuple):
+    """A kind, the pattern that shows it, and texts of which a match holds at least one (none: it cannot be told)."""
+
+    kind: str
+    pattern: re.Pattern[str]
+    literals: tuple[str, ...]
 
 
 def rules(flags: re.RegexFlag, *given: tuple[str, ...]) -> tuple[Rule, ...]:
     """Rules from a kind and the patterns that show it, any of them."""
-    return tuple((kind, re.compile("|".join(patterns), flags)) for kind, *patterns in given)
+    made = []
+    for kind, *patterns in given:
+        pattern = "|".join(patterns)
+        literals = required_literals(pattern)
+        if flags & re.IGNORECASE:
+            literals = tuple(literal.lower() for literal in literals)
+        made.append(Rule(kind, re.compile(pattern, flags), literals))
+    return tuple(made)
 
 
 # Not the student's mistake. They stand at the beginning of a result, whatever the tool.
@@ -242,8 +257,15 @@ OTHER_TEXTS = rules(
 
 
 def find(candidates: Sequence[Rule], text: str) -> tuple[str, re.Match[str]] | None:
-    """The first rule that a text satisfies."""
-    for kind, pattern in candidates:
+    """The first rule that a text satisfies. The rules of one call have the same flags."""
+    searched = text.lower() if candidates[0].pattern.flags & re.IGNORECASE else text
+    for kind, pattern, literals in candidates:
+        for literal in literals:
+            if literal in searched:
+                break
+        else:
+            if literals:
+                continue
         found = pattern.search(text)
         if found is not None:
             return kind, found
