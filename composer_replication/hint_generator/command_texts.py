@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from composer_replication.hint_generator.tool_texts import rules
+from composer_replication.hint_generator.rules import Rules
 
-OUTPUT_TEXTS = rules(
+OUTPUT_TEXTS = Rules(
     re.MULTILINE,
     (
         "timeout",

@@ -6,34 +6,11 @@ Named groups of a pattern become details of the error.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
 
-from composer_replication.hint_generator.literals import required_literals
-
-
-class Rule(NamedTuple):
-    """A kind, the pattern that shows it, and texts of which a match holds at least one (none: it cannot be told)."""
-
-    kind: str
-    pattern: re.Pattern[str]
-    literals: tuple[str, ...]
-
-
-def rules(flags: re.RegexFlag, *given: tuple[str, ...]) -> tuple[Rule, ...]:
-    """Rules from a kind and the patterns that show it, any of them."""
-    made = []
-    for kind, *patterns in given:
-        pattern = "|".join(patterns)
-        literals = required_literals(pattern)
-        if flags & re.IGNORECASE:
-            literals = tuple(literal.lower() for literal in literals)
-        made.append(Rule(kind, re.compile(pattern, flags), literals))
-    return tuple(made)
-
+from composer_replication.hint_generator.rules import Rules
 
 # Not the student's mistake. They stand at the beginning of a result, whatever the tool.
-OTHERS_TEXTS = rules(
+OTHERS_TEXTS = Rules(
     re.IGNORECASE,
     ("user_rejected", r"\AThe user doesn.t want to (?:proceed with|take) this (?:tool use|action)"),
     ("user_rejected", r"\AClaude requested permissions? to\b"),
@@ -66,7 +43,7 @@ OTHERS_TEXTS = rules(
 )
 
 # Tools that do not exist. Shells say "command not found", which is another thing.
-UNKNOWN_TOOL_TEXTS = rules(
+UNKNOWN_TOOL_TEXTS = Rules(
     re.IGNORECASE,
     ("tool_not_found", r"""\bNo such tool(?: available)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?"""),
     (
@@ -86,7 +63,7 @@ UNKNOWN_TOOL_TEXTS = rules(
 )
 
 # The call itself: its form, its JSON, its parameters.
-ARGUMENT_TEXTS = rules(
+ARGUMENT_TEXTS = Rules(
     re.IGNORECASE,
     ("malformed_call", r"\bYour (?:output|response) (?:could not be parsed|was not formatted correctly)"),
     ("malformed_call", r"\bPlease (?:always )?provide EXACTLY ONE action\b"),
@@ -126,7 +103,7 @@ ARGUMENT_TEXTS = rules(
 )
 
 # Files and edits. What an edit quotes may hold any other text, so these are tried on the first line before the rest.
-FILE_TEXTS = rules(
+FILE_TEXTS = Rules(
     re.IGNORECASE,
     (
         "edit_before_read",
@@ -204,7 +181,7 @@ FILE_TEXTS = rules(
 )
 
 # What else tools answer.
-OTHER_TEXTS = rules(
+OTHER_TEXTS = Rules(
     re.IGNORECASE,
     (
         "unknown_name",
@@ -254,19 +231,3 @@ OTHER_TEXTS = rules(
     ),
     ("mcp_error", r"\A### Error\b", r"\bMCP error -?\d+", r"\bJSON-RPC error\b"),
 )
-
-
-def find(candidates: Sequence[Rule], text: str) -> tuple[str, re.Match[str]] | None:
-    """The first rule that a text satisfies. The rules of one call have the same flags."""
-    searched = text.lower() if candidates[0].pattern.flags & re.IGNORECASE else text
-    for kind, pattern, literals in candidates:
-        for literal in literals:
-            if literal in searched:
-                break
-        else:
-            if literals:
-                continue
-        found = pattern.search(text)
-        if found is not None:
-            return kind, found
-    return None

@@ -27,6 +27,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
@@ -34,6 +35,17 @@ from composer_replication.ingestion.log_file import PADDING, UNREADABLE, LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
 
+# The modules with the readers, and whether their logs flag errors. Whoever is stricter is asked first: plain chats come
+# last, because other logs hold messages too.
+_READER_MODULES = (
+    ("claude_code", True),
+    ("codex", True),
+    ("atif", False),
+    ("swe_agent", False),
+    ("mini_swe_agent", False),
+    ("openhands", False),
+    ("openai_chat", False),
+)
 _SNIFFED_RECORDS = 64
 _GLANCE = 64 * 1024
 _LOOKED_THROUGH = 1024 * 1024
@@ -143,26 +155,21 @@ def _content(log: LogFile, size: int = -1) -> bytes:
 
 @cache
 def _built_in() -> tuple[LogFormat, ...]:
-    """Whoever is stricter is asked first: plain chats come last, because other logs hold messages too."""
-    from composer_replication.ingestion import (
-        atif,
-        claude_code,
-        codex,
-        mini_swe_agent,
-        openai_chat,
-        openhands,
-        swe_agent,
-    )
+    return tuple(_reader_module(name, flags_errors) for name, flags_errors in _READER_MODULES)
 
-    return (
-        LogFormat("claude_code", claude_code.sniff, claude_code.read, flags_errors=True),
-        LogFormat("codex", codex.sniff, codex.read, flags_errors=True),
-        LogFormat("atif", atif.sniff, atif.read),
-        LogFormat("swe_agent", swe_agent.sniff, swe_agent.read),
-        LogFormat("mini_swe_agent", mini_swe_agent.sniff, mini_swe_agent.read),
-        LogFormat("openhands", openhands.sniff, openhands.read),
-        LogFormat("openai_chat", openai_chat.sniff, openai_chat.read),
-    )
+
+def _reader_module(name: str, flags_errors: bool) -> LogFormat:
+    """A format whose module is loaded when it is first asked: most folders hold logs of one kind."""
+    path = f"composer_replication.ingestion.{name}"
+
+    def sniff(head: Head) -> bool:
+        return bool(import_module(path).sniff(head))
+
+    def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[Trace]:
+        traces: Iterator[Trace] = import_module(path).read(log, options, stats)
+        return traces
+
+    return LogFormat(name, sniff, read, flags_errors)
 
 
 @cache
