@@ -102,7 +102,7 @@ def added_readers() -> list[LogFormat]:
     return list(_ADDED.values())
 
 
-def formats() -> list[LogFormat]:
+def known_formats() -> list[LogFormat]:
     """Every format, in the order in which they are asked."""
     _load_plugins()
     built_in = [one for one in _built_in() if one.name not in _ADDED]
@@ -111,7 +111,7 @@ def formats() -> list[LogFormat]:
 
 def find_format(log: LogFile) -> LogFormat | None:
     """The format of a file by its content, or None."""
-    asked = formats()
+    asked = known_formats()
     for head in _heads(log):
         for one in asked:
             if one.sniff(head):
