@@ -189,6 +189,36 @@ def test_a_conversation_over_several_traces(tmp_path: Path) -> None:
     assert (trace.trace_id, trace.session_id) == ("app#c-1", "c-1")
 
 
+def test_a_conversation_that_keeps_its_history_elsewhere(tmp_path: Path) -> None:
+    calls = [Call(genai([user(f"part {number}")], says("ok")), number=number, trace=number) for number in (1, 2)]
+    for call in calls:
+        call.attributes["gen_ai.conversation.id"] = "c"
+    (trace,), _ = read_all(write(tmp_path, otlp_lines(calls)))
+    assert states(trace) == [[user("part 1")], [user("part 2")]]
+
+
+@pytest.mark.parametrize("chosen", ["one", "two"])
+def test_a_conversation_goes_on_from_the_thread_it_is_most_like(tmp_path: Path, chosen: str) -> None:
+    calls = [
+        agent(1),
+        agent(2),
+        Call(genai([user("hi")], says("one")), number=3, parent=1),
+        Call(genai([user("hi")], says("two")), number=4, parent=2),
+        Call(genai([user("hi"), says(chosen), user("on")], says("yes")), number=5, trace=2),
+    ]
+    for call in calls:
+        call.attributes |= {"gen_ai.conversation.id": "c", "gen_ai.agent.name": "a"}
+    traces, _ = read_all(write(tmp_path, otlp_lines(calls)))
+    assert [len(trace.turns) for trace in traces] == ([4, 2] if chosen == "one" else [2, 4])
+
+
+def test_ids_that_begin_alike_stay_apart(tmp_path: Path) -> None:
+    calls = [Call(genai([user("t")], says("x")), number=number, trace=number) for number in (1, 2, 3)]
+    traces, _ = read_all(write(tmp_path, otlp_lines(calls)))
+    assert len({trace.trace_id for trace in traces}) == 3
+    assert traces[1].trace_id == f"app#{2:032x}"
+
+
 def test_traces_of_their_own_do_not_mix(tmp_path: Path) -> None:
     calls = calls_of(TASK, genai)
     for number, call in enumerate(calls):
@@ -394,6 +424,17 @@ def test_results_say_themselves_that_they_failed() -> None:
         assert (message.role, message.content, message.answers, message.is_error) == ("tool", "no", "c", True)
 
 
+def test_runs_that_only_their_name_tells_apart_are_taken_in_time(tmp_path: Path) -> None:
+    asked = says("", ("c1", "run", '{"n": 1}'), ("c2", "run", '{"n": 2}'))
+    calls = [
+        Call(genai([user("t")], asked), number=1),
+        tool(3, gen_ai__tool__name="run", gen_ai__tool__call__result="second"),
+        tool(2, gen_ai__tool__name="run", gen_ai__tool__call__result="first"),
+    ]
+    (trace,), _ = read_all(write(tmp_path, otlp_lines(calls)))
+    assert [turn.content for turn in trace.turns[2:]] == ["first", "second"]
+
+
 def test_calls_without_ids_are_paired_by_their_order(tmp_path: Path) -> None:
     chat: Chat = [
         user("t"),
@@ -423,6 +464,17 @@ def test_calls_without_ids_are_paired_by_their_order(tmp_path: Path) -> None:
         ({"llm.request.type": "chat", "gen_ai.prompt.0.role": "user"}, [], "no message content recorded"),
         (
             {"openinference.span.kind": "LLM", "input.value": "__REDACTED__", "output.value": "__REDACTED__"},
+            [],
+            "no message content recorded",
+        ),
+        (
+            {
+                "openinference.span.kind": "LLM",
+                "llm.input_messages.0.message.role": "user",
+                "llm.input_messages.0.message.content": "__REDACTED__",
+                "llm.output_messages.0.message.role": "assistant",
+                "llm.output_messages.0.message.content": "__REDACTED__",
+            },
             [],
             "no message content recorded",
         ),
@@ -496,6 +548,16 @@ def test_the_items_of_one_answer_are_one_turn(tmp_path: Path) -> None:
     (trace,), stats = read_all(write(tmp_path, otlp_lines([Call((attributes, []), number=1)])))
     assert [(turn.content, len(turn.tool_calls)) for turn in trace.turns] == [("hi", 0), ("Let me look.", 1)]
     assert stats.skipped == {}
+
+
+def test_an_assistant_event_is_the_answer_only_if_there_is_no_other(tmp_path: Path) -> None:
+    attributes, events = genai_events([user("hi"), says("Sure:")], says("yes"))
+    (trace,), _ = read_all(write(tmp_path, otlp_lines([Call((attributes, events), number=1)])))
+    assert states(trace) == [[user("hi"), says("Sure:")]]
+    assert trace.turns[-1].content == "yes"
+    (trace,), _ = read_all(write(tmp_path, otlp_lines([Call((attributes, events[:-1]), number=1)])))
+    assert states(trace) == [[user("hi")]]
+    assert trace.turns[-1].content == "Sure:"
 
 
 def test_a_tool_that_the_provider_ran(tmp_path: Path) -> None:
@@ -617,6 +679,13 @@ def test_a_damaged_object_of_a_console_costs_only_itself(tmp_path: Path) -> None
     (trace,), stats = read_all(write(tmp_path, first + second[: len(second) // 2] + "\n" + third))
     assert states(trace) == [TASK[:2], TASK[:7]]
     assert stats.skipped["broken line"] == 1
+
+
+def test_objects_over_several_lines_and_on_one_line_mixed(tmp_path: Path) -> None:
+    first, second, third = calls_of(TASK, genai)
+    (trace,), stats = read_all(write(tmp_path, console([first]) + sdk_lines([second]) + console([third])))
+    assert states(trace) == [TASK[:2], TASK[:5], TASK[:7]]
+    assert (stats.skipped, stats.recovered) == ({}, {})
 
 
 def test_a_cut_document_gives_what_is_whole(tmp_path: Path) -> None:
