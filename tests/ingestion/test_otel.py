@@ -16,6 +16,7 @@ from test_otel_spans import (
     console,
     genai,
     genai_events,
+    head_of,
     openinference,
     openllmetry,
     otlp_document,
@@ -27,7 +28,7 @@ from test_otel_spans import (
 )
 
 from composer_replication.ingestion import LogFile
-from composer_replication.ingestion.formats import Head, read_head
+from composer_replication.ingestion.formats import Head
 from composer_replication.ingestion.otel import sniff
 from composer_replication.ingestion.otel.attributes import grow, items_at, look
 from composer_replication.ingestion.otel.messages import read_message
@@ -75,7 +76,7 @@ def roles(trace: Trace) -> list[str]:
 
 def test_collector_file() -> None:
     (trace,), stats = read_all(LogFile(FIXTURES / "collector.jsonl"))
-    assert sniff(read_head(LogFile(FIXTURES / "collector.jsonl")))
+    assert sniff(head_of(LogFile(FIXTURES / "collector.jsonl")))
     assert trace.trace_id == "collector#conv-42"
     assert trace.session_id == "conv-42"
     assert trace.source.version == "opentelemetry.instrumentation.openai_v2 2.3b0"
@@ -100,7 +101,7 @@ def test_collector_file() -> None:
 
 def test_phoenix_rows() -> None:
     (trace,), stats = read_all(LogFile(FIXTURES / "phoenix.jsonl"))
-    assert sniff(read_head(LogFile(FIXTURES / "phoenix.jsonl")))
+    assert sniff(head_of(LogFile(FIXTURES / "phoenix.jsonl")))
     assert trace.session_id == "sess-1"
     assert states(trace)[1] == [
         user("How much is 2+2?"),
@@ -135,7 +136,7 @@ def test_events_of_the_logs_signal_alone(tmp_path: Path) -> None:
     log = write(tmp_path, first_line)
     (trace,), _ = read_all(log)
     assert roles(trace) == ["system", "user", "assistant"]
-    assert sniff(read_head(log))
+    assert sniff(head_of(log))
 
 
 # ---- agents and conversations

@@ -54,7 +54,7 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
         for agent in thread.agent_spans.items():
             of_agent.setdefault(agent, trace_ids[id(thread)])
     for thread in threads:
-        yield thread.trace(log, trace_ids[id(thread)], _parent(thread, spans, of_agent), stats)
+        yield thread.trace(log, trace_ids[id(thread)], _parent(thread, spans, of_agent))
 
 
 def _parent(thread: Thread, spans: _Spans, of_agent: dict[tuple[str, str], str]) -> str | None:

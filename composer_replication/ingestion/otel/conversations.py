@@ -126,7 +126,7 @@ class Thread:
         given = span.call.given
         count = self.common(given)
         follows: int | None = None
-        if self._add_missing_results(given, stats) or count < len(self.chain):
+        if self._add_missing_results(given) or count < len(self.chain):
             count = _closed([message for message, _ in self.chain[:count]])
             follows = self.chain[count - 1][1] if count else -1
             del self.chain[count:]
@@ -148,9 +148,9 @@ class Thread:
         self._model = span.call.model or self._model
         self.end = span.end if span.end is not None else span.start
 
-    def trace(self, log: LogFile, trace_id: str, parent: str | None, stats: IngestionStats) -> Trace:
+    def trace(self, log: LogFile, trace_id: str, parent: str | None) -> Trace:
         """The trace; the results of its last calls come from the spans of the tools."""
-        self._add_missing_results([], stats)
+        self._add_missing_results([])
         return Trace(
             trace_id=trace_id,
             turns=self.turns,
@@ -175,7 +175,7 @@ class Thread:
         if message.role == "tool" and ran is not None and ran.failed:
             turn.is_error = True
 
-    def _add_missing_results(self, given: list[Message], stats: IngestionStats) -> bool:
+    def _add_missing_results(self, given: list[Message]) -> bool:
         """Results of the last answer that only the spans of its tools know; they are not part of any prompt."""
         if not self.chain:
             return False

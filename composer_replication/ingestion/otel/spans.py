@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
-from composer_replication.ingestion.log_file import UNREADABLE, LogFile, decode_value, values_in_line
+from composer_replication.ingestion.log_file import (
+    PADDING,
+    UNREADABLE,
+    LogFile,
+    decode_value,
+    values_in_line,
+    without_surrogates,
+)
 from composer_replication.ingestion.otel.attributes import Attributes, grow, look
 from composer_replication.ingestion.statistics import IngestionStats
 
@@ -267,18 +275,18 @@ def _values(log: LogFile, stats: IngestionStats) -> Iterator[tuple[int, Any]]:
     block: list[bytes] = []
     begun, closing = 0, b"}"
     first = True
-    for number, line in log.lines(stats):
-        text = line.rstrip()
+    for number, line in log.lines():
+        text = line.rstrip(PADDING)
         if block and text != b"{":
             block.append(line)
             if text == closing:
-                yield from _in_block(begun, block, stats)
+                yield from _found(begun, b"".join(block), stats)
                 block = []
             continue
         if block:
-            yield from _in_block(begun, block, stats)
-        value = decode_value(text)
-        if first and value is UNREADABLE and text[:1] in (b"{", b"["):
+            yield from _found(begun, b"".join(block), stats)
+        block = []
+        if first and text.lstrip(PADDING)[:1] in (b"{", b"[") and decode_value(text.lstrip(PADDING)) is UNREADABLE:
             whole = log.document(IngestionStats())
             if whole is not None:
                 yield number, whole
@@ -286,16 +294,37 @@ def _values(log: LogFile, stats: IngestionStats) -> Iterator[tuple[int, Any]]:
         first = False
         if text in (b"{", b"["):
             block, begun, closing = [line], number, b"}" if text == b"{" else b"]"
-        elif value is not UNREADABLE:
-            yield number, value
         else:
-            yield from ((number, one) for one in values_in_line(line, stats))
+            yield from _found(number, line, stats)
     if block:
-        yield from _in_block(begun, block, stats)
+        yield from _found(begun, b"".join(block), stats)
 
 
-def _in_block(line: int, block: list[bytes], stats: IngestionStats) -> Iterator[tuple[int, Any]]:
-    yield from ((line, one) for one in values_in_line(b"".join(block), stats))
+def _found(line: int, text: bytes, stats: IngestionStats) -> Iterator[tuple[int, Any]]:
+    values = values_in_line(text, stats, lambda value: _is_export(value) or is_span(value))
+    if not values and len(text) < _LONGEST_SEARCHED and b'Spans"' in text:
+        values = _spans_of_cut_export(text.decode("utf-8", "replace"))
+        stats.recovered["beside a broken part"] += len(values)
+    yield from ((line, value) for value in values)
+
+
+def _spans_of_cut_export(text: str) -> list[Any]:
+    """The whole spans in an export that was cut: what holds them all does not parse, each of them does."""
+    values: list[Any] = []
+    position = text.find('{"')
+    while position >= 0:
+        try:
+            value, end = _SCANNER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            end = position + 1
+        else:
+            values += [without_surrogates(value)] if is_span(value) else []
+        position = text.find('{"', end)
+    return values
+
+
+_SCANNER = json.JSONDecoder(strict=False)
+_LONGEST_SEARCHED = 64 * 1024 * 1024
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
