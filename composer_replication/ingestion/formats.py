@@ -44,6 +44,7 @@ _READER_MODULES = (
     ("swe_agent", False),
     ("mini_swe_agent", False),
     ("openhands", False),
+    ("otel", False),
     ("openai_chat", False),
 )
 _SNIFFED_RECORDS = 64
@@ -117,6 +118,14 @@ def find_format(log: LogFile) -> LogFormat | None:
             if one.sniff(head):
                 return one
     return None
+
+
+def read_head(log: LogFile) -> Head:
+    """As much of a file's beginning as a reader is ever asked about."""
+    head = Head()
+    for head in _heads(log):
+        pass
+    return head
 
 
 def _heads(log: LogFile) -> Iterator[Head]:
