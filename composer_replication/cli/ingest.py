@@ -75,7 +75,7 @@ def _ingest(
     paths: list[str], output: Path, *, subagents: bool, redact: bool, processes: int | None, as_json: bool
 ) -> None:
     from composer_replication.cli.ingest_views import show_report
-    from composer_replication.ingestion.formats import formats
+    from composer_replication.ingestion.formats import known_formats
     from composer_replication.ingestion.pipeline import ingest_logs
     from composer_replication.ingestion.source import IngestOptions
 
@@ -109,7 +109,7 @@ def _ingest(
     if report.with_status("failed"):
         raise typer.Exit(1)
     if not report.with_status("read"):
-        known = ", ".join(one.name for one in formats())
+        known = ", ".join(one.name for one in known_formats())
         raise ValueError(
             f"no log behind {', '.join(paths)}: none of {len(report.sources)} files is of a known format ({known})"
         )

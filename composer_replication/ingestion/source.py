@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 
 from composer_replication.ingestion.duplicates import own_turns
-from composer_replication.ingestion.formats import LogFormat, ReadOptions, find_format, formats
+from composer_replication.ingestion.formats import LogFormat, ReadOptions, find_format, known_formats
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.reading import printable, read_as
-from composer_replication.ingestion.redaction import redact_trace
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.ingestion.store import ManifestEntry, OutputError, TraceStore, source_key
 from composer_replication.traces import Trace
@@ -37,7 +36,7 @@ class IngestOptions:
     @property
     def settings_without_log(self) -> str:
         """What it depends on that a file is no log: a format that is added later may know it."""
-        return f"{self.settings}/{','.join(one.name for one in formats())}"
+        return f"{self.settings}/{','.join(one.name for one in known_formats())}"
 
 
 @dataclass
@@ -105,6 +104,9 @@ def _finished(
     log_format: LogFormat, log: LogFile, options: IngestOptions, stats: IngestionStats, entry: ManifestEntry
 ) -> Iterator[Trace]:
     """The traces of a log as they are written: with ids that are unique among sources, and redacted."""
+    if options.redact:
+        # Its pattern libraries take a while to load, in every process.
+        from composer_replication.ingestion.redaction import redact_trace
     reading = ReadOptions(subagents=options.subagents, verbatim_results=not options.redact)
     turn_ids: list[str] = []
     own_traces: set[str] = set()
