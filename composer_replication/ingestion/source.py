@@ -111,7 +111,8 @@ def _finished(
     turn_ids: list[str] = []
     own_traces: set[str] = set()
     for trace in read_as(log_format, log, reading, stats):
-        turn_ids += own_turns(trace)
+        if log_format.unique_ids:
+            turn_ids += own_turns(trace)
         entry.began = entry.began or next((turn.timestamp for turn in trace.turns if turn.timestamp), None) or ""
         own_traces.add(trace.trace_id)
         trace.trace_id = f"{entry.key}:{trace.trace_id}"

@@ -99,7 +99,7 @@ def _set_up(readers: list[LogFormat]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for one in readers:
-        register_reader(one.name, one.sniff, one.read, flags_errors=one.flags_errors)
+        register_reader(one.name, one.sniff, one.read, flags_errors=one.flags_errors, unique_ids=one.unique_ids)
 
 
 def _end_with_parent() -> None:
