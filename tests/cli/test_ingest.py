@@ -186,6 +186,7 @@ def test_nothing_in_a_log_reaches_the_terminal_as_a_command(tmp_path: Path, caps
     for arguments in (["--explain", log], [log, "-o", tmp_path / "out"]):
         _, out, _ = run(capsys, *arguments)
         assert "wiped [bold]x[/] :key:" in " ".join(out.split())
+    assert "wiped [bold]x[/] :key:" in run(capsys, "--explain", tmp_path / evil)[2]
 
 
 def test_audit_prints_both_counts_and_every_difference(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ingestion.sessions_on_disk import answer, append, call, result_of, session, turn, write
 
+from composer_replication.ingestion import formats, workers
 from composer_replication.ingestion.duplicates import find_owners, has_orphans, mark_repeats
+from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.pipeline import IngestReport, ingest_logs
 from composer_replication.ingestion.source import IngestOptions
+from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.ingestion.store import ManifestEntry, load_traces
 from composer_replication.traces import Source, Trace, Turn
 
@@ -214,6 +218,29 @@ def test_numbers_of_steps_are_no_ids(tmp_path: Path) -> None:
     report = ingest(tmp_path / "one.json", tmp_path / "two.json", into=tmp_path / "out")
     assert report.as_dict()["formats"] == {"atif": 2}
     assert (report.stats.n_states_emitted, report.copied_turns) == (2, 0)
+
+
+def _sniff(head: formats.Head) -> bool:
+    return any("numbered" in record for record in head.records)
+
+
+def _read(log: LogFile, options: formats.ReadOptions, stats: IngestionStats) -> Iterator[Trace]:
+    turns = [Turn(role="user", content="hi"), Turn(role="assistant", content="hello", id="1")]
+    yield Trace(log.stem, turns, log.source("numbered"))
+
+
+@pytest.mark.parametrize("unique", [False, True])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_reader_says_whether_its_ids_are_unique(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: bool, processes: int
+) -> None:
+    monkeypatch.setattr(formats, "_ADDED", {})
+    monkeypatch.setattr(workers, "_TASK_BYTES", 1)
+    formats.register_reader("numbered", _sniff, _read, unique_ids=unique)
+    for name in ("one", "two"):
+        write(tmp_path / "logs" / f"{name}.jsonl", [{"numbered": name}])
+    report = ingest_logs([tmp_path / "logs"], tmp_path / "out", processes=processes)
+    assert report.stats.n_states_emitted == (1 if unique else 2)
 
 
 def entry(key: str, turns: str, copies: str = "", began: str = "") -> ManifestEntry:

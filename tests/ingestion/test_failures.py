@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,54 @@ def test_a_stop_does_not_wait_for_what_is_being_read(tmp_path: Path, monkeypatch
         ingest(tmp_path / "logs", into=tmp_path / "out", processes=2, on_progress=stop)
     assert time.monotonic() - started < 30
     assert not active_children()
+
+
+def test_an_output_that_a_process_cannot_write_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_TASK_BYTES", 1)
+    for name in "abc":
+        write(tmp_path / "logs" / f"{name}.jsonl", session(name))
+    out = tmp_path / "out"
+    with pytest.raises(OutputError, match="No such file or directory"):
+        ingest(tmp_path / "logs", into=out, processes=2, on_start=lambda *_: (out / "traces").rmdir())
+    assert not active_children()
+
+
+def test_a_process_in_a_long_log_ends_with_a_run_that_is_killed(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / "logs" / f"{name}.jsonl", [{"slow": 1}])
+    (tmp_path / "slow.py").write_text(
+        "import os, pathlib, time\n"
+        "def sniff(head):\n"
+        "    return any('slow' in record for record in head.records)\n"
+        "def read(log, options, stats):\n"
+        "    pathlib.Path(f'{log.stem}.pid').write_text(str(os.getpid()))\n"
+        "    time.sleep(60)\n"
+    )
+    (tmp_path / "script.py").write_text(
+        "import slow\n"
+        "from composer_replication.ingestion import formats, pipeline, workers\n"
+        "if __name__ == '__main__':\n"
+        "    workers._TASK_BYTES = 1\n"
+        "    formats.register_reader('slow', slow.sniff, slow.read)\n"
+        "    pipeline.ingest_logs(['logs'], 'out', processes=2)\n"
+    )
+    path = str(Path(pipeline.__file__).parents[2])
+    process = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    files = [tmp_path / "a.pid", tmp_path / "b.pid"]
+    _wait_for(lambda: all(file.exists() and file.read_text() for file in files))
+    process.kill()
+    process.wait()
+    _wait_for(lambda: not any(_is_running(int(file.read_text())) for file in files))
+
+
+def _is_running(process: int) -> bool:
+    """A process that has ended may stay listed until somebody asks for its exit code."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return state.stdout.strip()[:1] not in ("", "Z")
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
