@@ -29,7 +29,14 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
-from composer_replication.ingestion.log_file import PADDING, UNREADABLE, LogFile, decode_value, values_in_line
+from composer_replication.ingestion.log_file import (
+    LONGEST_LINE,
+    PADDING,
+    UNREADABLE,
+    LogFile,
+    decode_value,
+    values_in_line,
+)
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
 
@@ -106,7 +113,7 @@ def read_head(log: LogFile) -> Head:
     stats = IngestionStats()
     for number, line in log.lines():
         values = values_in_line(line, stats)
-        if not values and not records and line.lstrip()[:1] in (b"{", b"["):
+        if not records and stats.skipped_truncated_lines and line.strip(PADDING)[:1] in (b"{", b"["):
             unreadable_start = True
             break
         if isinstance(values[0] if values else None, list) and not records:
@@ -115,10 +122,11 @@ def read_head(log: LogFile) -> Head:
         if len(records) >= _SNIFFED_RECORDS or number >= _SNIFFED_LINES:
             break
     if unreadable_start:
-        with log.open() as file:
-            document = decode_value(file.read().strip(PADDING))
-        if document is not UNREADABLE:
-            return Head(records=[document] if isinstance(document, dict) else [], document=document)
+        if log.size <= LONGEST_LINE:
+            with log.open() as file:
+                document = decode_value(file.read().strip(PADDING))
+            if document is not UNREADABLE:
+                return Head(records=[document] if isinstance(document, dict) else [], document=document)
         return Head(records=_records_past_damage(log))
     return Head(records=records, document=records[0] if len(records) == 1 else None)
 
