@@ -11,7 +11,6 @@ from claude_sessions import Session, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
-import composer_replication
 from composer_replication.ingestion.claude_code import SYSTEM_PROMPT, ClaudeCodeIngester
 from composer_replication.traces import TraceState, estimate_tokens
 
@@ -77,7 +76,6 @@ def test_errors_are_classified(tmp_path: Path) -> None:
 
 def test_the_system_prompt(tmp_path: Path) -> None:
     path = small_session().write(tmp_path)
-    assert composer_replication.SYSTEM_PROMPT == SYSTEM_PROMPT
     assert SYSTEM_PROMPT.startswith("You are a senior software engineer working as a coding agent in a terminal env")
     for state in ClaudeCodeIngester(system_prompt="Be brief.").ingest(path):
         assert state["messages"][0] == {"role": "system", "content": "Be brief."}
@@ -125,13 +123,9 @@ def test_a_limit_takes_the_oldest_messages(tmp_path: Path) -> None:
     path = long_session().write(tmp_path)
     ingester = ClaudeCodeIngester(system_prompt="s" * 40, max_history_tokens=60)
     last = list(ingester.ingest(path))[-1]["messages"]
-    # 10 tokens the system prompt, 10 each prompt, 20 each call with its result: two prompts and one call fit.
-    assert [message["role"] for message in last] == ["system", "assistant", "tool", "user", "assistant", "tool"][:1] + [
-        "user",
-        "assistant",
-        "tool",
-    ]
-    assert last[1]["content"] == "3" * 40
+    # 10 tokens the system prompt, 10 each prompt, 20 each call with its result: one prompt and two calls fit exactly.
+    assert [message["role"] for message in last] == ["system", "assistant", "tool", "user", "assistant", "tool"]
+    assert last[3]["content"] == "3" * 40
     assert ingester.last_stats.states_truncated == 3
     assert ingester.last_stats.n_states_emitted == 5
 
