@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness import Benchmark, Prepared, Target, argument_parser, run
+from harness import Benchmark, Prepared, Target, run
+from reporting import argument_parser
 
 from composer_replication import compose_loss, generalized_jsd_loss
 from composer_replication._tiny import tiny_model

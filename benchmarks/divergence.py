@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from harness import Benchmark, Prepared, Target, argument_parser, run
+from harness import Benchmark, Prepared, Target, run
+from reporting import argument_parser
 
 BETA = 0.5
 

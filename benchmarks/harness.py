@@ -1,4 +1,4 @@
-"""What the benchmarks share: how a contestant is measured, in which order, and how the figures are reported.
+"""How the benchmarks of losses measure: a forward and backward pass, its time and its memory.
 
 Every measurement is a process of its own, because an allocator keeps what an earlier contestant freed and hands it out
 again without the kernel noticing. Contestants take turns, so that a machine that slows down slows all of them.
@@ -11,10 +11,7 @@ import ctypes
 import gc
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,22 +19,26 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
+from reporting import (
+    MEBIBYTE,
+    BenchmarkError,
+    in_child,
+    judged,
+    machine,
+    other_cpu_seconds,
+    report_or_fail,
+    resident_bytes,
+)
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 Shape = TypeVar("Shape")  # a dataclass of sizes
 
 # The file that resets the kernel's record of a process's peak memory.
 _PEAK_RESET = Path("/proc/self/clear_refs")
-_MEBIBYTE = 2**20
 
 # What every run is measured by. "busy_elsewhere" is how many cores other processes kept busy during the timed run.
 FIGURES = ("seconds", "peak_bytes", "busy_elsewhere")
-
-
-class BenchmarkError(Exception):
-    """The figures would mean nothing: a contestant crashed, or contestants computed different things."""
 
 
 @dataclass(frozen=True)
@@ -91,33 +92,18 @@ class Benchmark(Generic[Shape]):
         return self.quick if quick else self.full
 
 
-def argument_parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer runs; targets are for full ones")
-    parser.add_argument("--repeats", type=_at_least_one, metavar="N", help="processes per contestant")
-    parser.add_argument("--contestant", help=argparse.SUPPRESS)
-    return parser
-
-
 def run(benchmark: Benchmark[Any], arguments: argparse.Namespace) -> int:
     """Measure, report, and give the exit code: 0 whether or not targets hold, 1 if there is nothing to report."""
-    try:
+
+    def report() -> dict[str, Any] | None:
         if not _PEAK_RESET.exists():
             raise BenchmarkError(f"{_PEAK_RESET} is missing: peak memory is measured through it, which takes Linux")
         if arguments.contestant is not None:
             print(json.dumps(_measure(benchmark, arguments.contestant, benchmark.shape(arguments.quick))))
-            return 0
-        report = _report(benchmark, arguments.quick, arguments.repeats)
-    except BenchmarkError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if arguments.json:
-        print(json.dumps(report))
-    else:
-        _print_tables(report)
-    return 0
+            return None
+        return _report(benchmark, arguments.quick, arguments.repeats)
+
+    return report_or_fail(report, as_json=arguments.json)
 
 
 def _measure(benchmark: Benchmark[Any], contestant: str, shape: Any) -> dict[str, float]:
@@ -133,9 +119,9 @@ def _measure(benchmark: Benchmark[Any], contestant: str, shape: Any) -> dict[str
         figures[name] = torch.stack([torch.linalg.vector_norm(t.grad) for t in tensors]).norm().item()
     prepared.clear_gradients()
     gc.collect()
-    start, other_start = time.perf_counter(), _other_cpu_seconds()
+    start, other_start = time.perf_counter(), other_cpu_seconds()
     prepared.run()
-    seconds, other_seconds = time.perf_counter() - start, _other_cpu_seconds() - other_start
+    seconds, other_seconds = time.perf_counter() - start, other_cpu_seconds() - other_start
     # Taken off even where the peak came before these gradients existed, which can only flatter whoever peaks early.
     gradient_bytes = sum(t.numel() * t.element_size() for t in prepared.excluded)
     measured = (seconds, peak_bytes - gradient_bytes, other_seconds / seconds)
@@ -147,25 +133,13 @@ def _with_peak(function: Callable[[], dict[str, float]]) -> tuple[dict[str, floa
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     _PEAK_RESET.write_text("5")
-    before = _resident_bytes("VmRSS")
-    if _resident_bytes("VmHWM") > before + 16 * _MEBIBYTE:
+    before = resident_bytes("VmRSS")
+    if resident_bytes("VmHWM") > before + 16 * MEBIBYTE:
         raise BenchmarkError(
             f"writing to {_PEAK_RESET} did not reset the peak: is this a sandbox without a real /proc?"
         )
     result = function()
-    return result, _resident_bytes("VmHWM") - before
-
-
-def _other_cpu_seconds() -> float:
-    """CPU time that was not this process's: a timing beside other work says little, and should be seen to."""
-    all_cores = Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
-    user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, all_cores)
-    return (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK") - time.process_time()
-
-
-def _resident_bytes(name: str) -> int:
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(fields[name].split()[0]) * 1024
+    return result, resident_bytes("VmHWM") - before
 
 
 def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict[str, Any]:
@@ -174,7 +148,7 @@ def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict
     measured: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in benchmark.contestants}
     console = Console(stderr=True)
     for contestant in track(rounds, benchmark.name, console=console, disable=not console.is_terminal):
-        measured[contestant].append(_in_child(benchmark, contestant, quick))
+        measured[contestant].append(in_child(contestant, ["--quick"] if quick else [], benchmark.environment))
     for name, tolerance in benchmark.tolerances.items():
         _check_agreement(name, tolerance, measured)
     results: dict[str, Any] = {
@@ -186,22 +160,11 @@ def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict
     }
     return {
         "benchmark": benchmark.name,
-        "machine": _machine(),
+        "machine": {**machine("torch"), "threads": torch.get_num_threads()},
         "shape": asdict(benchmark.shape(quick)),
         "results": results,
         "targets": [_judged(target, results) for target in benchmark.targets],
     }
-
-
-def _in_child(benchmark: Benchmark[Any], contestant: str, quick: bool) -> dict[str, float]:
-    command = [sys.executable, sys.argv[0], "--contestant", contestant, *(["--quick"] if quick else [])]
-    environment = {**os.environ, **benchmark.environment}
-    child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if child.returncode != 0:
-        reason = (child.stderr.strip().splitlines() or ["it wrote nothing to stderr"])[-1]
-        raise BenchmarkError(f"contestant {contestant!r} ended with exit code {child.returncode}: {reason}")
-    measurement: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
-    return measurement
 
 
 def _check_agreement(name: str, tolerance: float, measured: Mapping[str, list[dict[str, float]]]) -> None:
@@ -213,37 +176,4 @@ def _check_agreement(name: str, tolerance: float, measured: Mapping[str, list[di
 
 def _judged(target: Target, results: Mapping[str, Any]) -> dict[str, Any]:
     value = results[target.contestant][target.figure] / results[target.peer][target.figure]
-    return {"name": target.name, "value": value, "bound": f"<={target.at_most:g}", "holds": value <= target.at_most}
-
-
-def _machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": models[0] if models else "unknown",
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _print_tables(report: Mapping[str, Any]) -> None:
-    described = [f"{name} {value}" for part in ("machine", "shape") for name, value in report[part].items()]
-    results = Table(
-        "contestant", "seconds", "MiB", "cores busy elsewhere", "seconds of each repeat", title=report["benchmark"]
-    )
-    for contestant, figures in report["results"].items():
-        each = " ".join(f"{run['seconds']:.2f}" for run in figures["repeats"])
-        mebibytes = figures["peak_bytes"] / _MEBIBYTE
-        row = (f"{figures['seconds']:.2f}", f"{mebibytes:.0f}", f"{figures['busy_elsewhere']:.2f}", each)
-        results.add_row(contestant, *row)
-    targets = Table("target", "value", "bound", "holds")
-    for target in report["targets"]:
-        targets.add_row(target["name"], f"{target['value']:.3f}", target["bound"], "yes" if target["holds"] else "NO")
-    Console().print(", ".join(described), results, targets, sep="\n", highlight=False)
-
-
-def _at_least_one(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
-    return int(text)
+    return judged(target.name, value, f"<={target.at_most:g}")

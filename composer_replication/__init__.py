@@ -12,16 +12,22 @@ from composer_replication._optional import MissingExtraError, is_available
 if TYPE_CHECKING:
     from composer_replication.batch import build_batch
     from composer_replication.diloco import make_diloco_outer_loop
+    from composer_replication.ingestion import SYSTEM_PROMPT, ClaudeCodeIngester, IngestionStats
     from composer_replication.loss import LossComponents, compose_loss
     from composer_replication.opsd import generalized_jsd_loss
+    from composer_replication.traces import TraceState
 
 __version__ = "0.1.0"
 
 _DILOCO_AVAILABLE: bool = is_available("torchft")
 
 __all__ = [
+    "SYSTEM_PROMPT",
+    "ClaudeCodeIngester",
+    "IngestionStats",
     "LossComponents",
     "MissingExtraError",
+    "TraceState",
     "__version__",
     "build_batch",
     "compose_loss",
@@ -30,6 +36,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "SYSTEM_PROMPT": "composer_replication.ingestion",
+    "ClaudeCodeIngester": "composer_replication.ingestion",
+    "IngestionStats": "composer_replication.ingestion",
+    "TraceState": "composer_replication.traces",
     "LossComponents": "composer_replication.loss",
     "compose_loss": "composer_replication.loss",
     "build_batch": "composer_replication.batch",

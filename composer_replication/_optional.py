@@ -44,7 +44,7 @@ EXTRAS: dict[str, Extra] = {
         "PRIME-RL recipe", ("prime_rl",), "not on the package index: install PRIME-RL from its repository"
     ),
     "quickstart": Extra("the demo", ("trl", "gguf")),
-    "dev": Extra("lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft")),
+    "dev": Extra("lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "openai")),
 }
 
 

@@ -43,6 +43,7 @@ _AVAILABLE = re.compile(
     re.IGNORECASE,
 )
 _SIGNATURE = re.compile(r"\bsignatures?:? +`?(?P<signature>[\w.-]+\([^\n]*?\))(?:`|\.?\s|\.?\Z|;)", re.IGNORECASE)
+_SUGGESTION = re.compile(r"\bDid you mean:? [`'\"]?(?P<name>[^\s`'\"?]+)", re.IGNORECASE)
 _QUOTED_NAME = re.compile(r"[`'\"]([\w.$-]+)[`'\"]")
 _NAME = re.compile(r"[A-Za-z_][\w.:/-]*\Z")
 _MOST_NAMES = 40
@@ -86,6 +87,12 @@ def available_names(text: str) -> dict[str, object]:
     if signatures:
         offered["signatures"] = signatures[:_MOST_NAMES]
     return offered
+
+
+def suggested_name(text: str) -> dict[str, object]:
+    """The `suggestion` of "Did you mean …?"."""
+    found = _SUGGESTION.search(text)
+    return {} if found is None else {"suggestion": found["name"].rstrip(".,;")}
 
 
 def _entries(listing: str) -> list[str]:

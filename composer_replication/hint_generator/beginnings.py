@@ -38,6 +38,8 @@ _UNMISTAKABLE = re.compile(
             r"JSON-RPC error",
             r"### Error\b",
             r"Traceback \(most recent call last\):",
+            # IPython
+            r"-{20,}\n\w+ +Traceback \(most recent call last\)",
         )
     )
 )

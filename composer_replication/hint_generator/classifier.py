@@ -6,27 +6,26 @@ Structure first (exit code, error tags, the tool's name), text second; the texts
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from composer_replication.hint_generator.argument_errors import available_names, wrong_parameters
+from composer_replication.hint_generator.argument_errors import available_names, suggested_name, wrong_parameters
 from composer_replication.hint_generator.arguments import command_of, path_of, runs_commands
 from composer_replication.hint_generator.beginnings import begins_like_an_error
 from composer_replication.hint_generator.command_output import classify_output, telling_line
 from composer_replication.hint_generator.envelope import Envelope, clean, open_envelope
+from composer_replication.hint_generator.rules import Rules
 from composer_replication.hint_generator.tool_texts import (
     ARGUMENT_TEXTS,
     FILE_TEXTS,
     OTHER_TEXTS,
     OTHERS_TEXTS,
     UNKNOWN_TOOL_TEXTS,
-    Rule,
-    find,
 )
 
-_TOOL_TEXTS = (*UNKNOWN_TOOL_TEXTS, *FILE_TEXTS, *ARGUMENT_TEXTS, *OTHER_TEXTS)
+_TOOL_TEXTS = UNKNOWN_TOOL_TEXTS + FILE_TEXTS + ARGUMENT_TEXTS + OTHER_TEXTS
 # For a command that a harness refused to run: what it says of the call comes before what it says of files.
-_REFUSAL_TEXTS = (*UNKNOWN_TOOL_TEXTS, *ARGUMENT_TEXTS, *OTHER_TEXTS, *FILE_TEXTS)
+_REFUSAL_TEXTS = UNKNOWN_TOOL_TEXTS + ARGUMENT_TEXTS + OTHER_TEXTS + FILE_TEXTS
 _RPC_KINDS = {-32700: "json_decode", -32601: "tool_not_found", -32602: "type_error"}
 _HEAD = 1500
 # How a harness begins that answers for a command without running it and without an error tag. What a command prints
@@ -47,8 +46,8 @@ def classify(
 
     Details, those that are known: `error_line` (the line that says what failed), `exit_code`, `path`, `command`,
     `command_name`, `name` (of a tool, skill, agent … that does not exist), `available_tools`, `available_names`,
-    `signatures`, `signature`, `missing_parameters`, `unexpected_parameters`, `expected_types`, `matches`, `status`,
-    `test`.
+    `suggestion`, `signatures`, `signature`, `missing_parameters`, `unexpected_parameters`, `expected_types`, `matches`,
+    `status`, `test`.
 
     Args:
         text: the result as the model saw it.
@@ -85,7 +84,7 @@ def _kind(
     envelope: Envelope, tool_name: str, arguments: Mapping[str, Any], command: str | None
 ) -> tuple[str, dict[str, Any]]:
     body = _without_prefix(envelope.body)
-    others = find(OTHERS_TEXTS, body)
+    others = OTHERS_TEXTS.find(body)
     is_command = envelope.exit_code is not None or runs_commands(tool_name, arguments)
     # A command's own output may tell of a server's answer; it is then the command that failed.
     if others is not None and not (is_command and others[0] == "service_unavailable"):
@@ -102,10 +101,10 @@ def _kind(
     return kind, {**details, **_named_in(kind, body), "error_line": details.get("error_line") or telling_line(body)}
 
 
-def _by_text(body: str, rules: Sequence[Rule]) -> tuple[str, dict[str, Any]] | None:
+def _by_text(body: str, rules: Rules) -> tuple[str, dict[str, Any]] | None:
     # The first line is the message; what follows often quotes the call, and may contain anything.
     first_line = body.partition("\n")[0][:_HEAD]
-    found = find(rules, first_line) or find(rules, body[:_HEAD])
+    found = rules.find(first_line) or rules.find(body[:_HEAD])
     if found is None:
         return None
     kind, match = found
@@ -131,8 +130,10 @@ def _named_in(kind: str, body: str) -> dict[str, Any]:
     """What the text says about the right call."""
     if kind in ("type_error", "json_decode", "mcp_error", "runtime_error"):
         return wrong_parameters(body)
+    if kind in ("file_not_found", "path_not_found"):
+        return suggested_name(body)
     if kind in ("tool_not_found", "unknown_name"):
-        offered = available_names(body)
+        offered = available_names(body) | suggested_name(body)
         if "available" in offered:
             key = "available_tools" if kind == "tool_not_found" else "available_names"
             offered[key] = offered.pop("available")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from composer_replication.hint_generator.arguments import programs
 from composer_replication.hint_generator.command_texts import OUTPUT_TEXTS
-from composer_replication.hint_generator.tool_texts import find
 
 # If the output says nothing: what the programs are for.
 _TESTERS = frozenset(
@@ -95,7 +94,7 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
     if not output.strip():
         # 127 without a word is still a program that is not there.
         return ("command_not_found" if exit_code == 127 else "command_failed"), details
-    found = find(OUTPUT_TEXTS, output)
+    found = OUTPUT_TEXTS.find(output)
     if exit_code == 127 and (found is None or found[0] in ("missing_file_in_command", "traceback", "git_error")):
         return "command_not_found", {**details, "error_line": telling_line(output)}
     if found is None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from composer_replication.hint_generator.tool_texts import rules
+from composer_replication.hint_generator.rules import Rules
 
-OUTPUT_TEXTS = rules(
+OUTPUT_TEXTS = Rules(
     re.MULTILINE,
     (
         "timeout",
@@ -208,6 +208,7 @@ OUTPUT_TEXTS = rules(
     (
         "bad_option",
         r"\bunknown (?:sub-?command|command)\b",
+        r"\bno such (?:sub-?)?command\b",
         r"\bis not a (?:git|docker|kubectl) command\b",
         r"\bunrecognized subcommand\b",
         r"\b(?:requires|expects|accepts) (?:at least |at most |exactly |between )?\w+ arg",
@@ -248,7 +249,7 @@ OUTPUT_TEXTS = rules(
     # programs that died
     (
         "traceback",
-        r"^\s*Traceback \(most recent call last\):",
+        r"^(?:\w+ +)?\s*Traceback \(most recent call last\)",
         r"^Exception in thread",
         r"^panic: ",
         r"^goroutine \d+ \[",

@@ -25,6 +25,7 @@ class HintContext(TypedDict, total=False):
     # what the error names
     name: str
     available_names: list[str]
+    suggestion: str
     signature: str
     signatures: list[str]
     missing_parameters: list[str]

@@ -45,13 +45,16 @@ def hint_edit_syntax_error(ctx: HintContext) -> str:
 
 
 def hint_file_not_found(ctx: HintContext) -> str:
-    given = ctx.get("path")
-    if given:
+    if ctx.get("suggestion"):
+        return f"There is no file {path(ctx, 'of that name')}: use {code(ctx['suggestion'], 120)}."
+    if ctx.get("path"):
         return f"There is no file {path(ctx, '')}. Find the right path by listing or searching before you open it."
     return "Find the file's path by listing or searching before you open it."
 
 
 def hint_path_not_found(ctx: HintContext) -> str:
+    if ctx.get("suggestion"):
+        return f"There is no path {path(ctx, 'of that name')}: use {code(ctx['suggestion'], 120)}."
     if ctx.get("path"):
         return f"There is no path {path(ctx, '')}. List its parent folder and use a path that exists."
     return "List the parent folder first, and use a path that exists."

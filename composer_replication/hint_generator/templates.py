@@ -27,7 +27,7 @@ def hint_tool_not_found(ctx: HintContext) -> str:
     wanted = ctx.get("name") or ctx.get("tool_name")
     available = [name for name in ctx.get("available_tools") or [] if name != wanted]
     signatures = ctx.get("signatures") or []
-    meant = closest(wanted, available) if wanted and available else None
+    meant = ctx.get("suggestion") or (closest(wanted, available) if wanted and available else None)
     if meant is not None:
         signature = next((text for text in signatures if text.startswith(f"{meant}(")), meant)
         first = f"There is no tool named {code(str(wanted))} here: use {code(signature, 160)}."
@@ -109,11 +109,11 @@ def hint_unknown_name(ctx: HintContext) -> str:
     """Name what there is."""
     wanted, available = ctx.get("name"), ctx.get("available_names") or []
     first = f"There is no {code(wanted)} here" if wanted else "Use only names that exist here"
-    meant = closest(wanted, available) if wanted and available else None
+    meant = ctx.get("suggestion") or (closest(wanted, available) if wanted and available else None)
     first += f": use {code(meant)}." if meant else "."
     if available:
         return f"{first} Available: {names(available)}."
-    return f"{first} List what exists, and use one of those names."
+    return first if meant else f"{first} List what exists, and use one of those names."
 
 
 def hint_mcp_error(ctx: HintContext) -> str:

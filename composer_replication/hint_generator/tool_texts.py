@@ -6,19 +6,11 @@ Named groups of a pattern become details of the error.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TypeAlias
 
-Rule: TypeAlias = tuple[str, re.Pattern[str]]
-
-
-def rules(flags: re.RegexFlag, *given: tuple[str, ...]) -> tuple[Rule, ...]:
-    """Rules from a kind and the patterns that show it, any of them."""
-    return tuple((kind, re.compile("|".join(patterns), flags)) for kind, *patterns in given)
-
+from composer_replication.hint_generator.rules import Rules
 
 # Not the student's mistake. They stand at the beginning of a result, whatever the tool.
-OTHERS_TEXTS = rules(
+OTHERS_TEXTS = Rules(
     re.IGNORECASE,
     ("user_rejected", r"\AThe user doesn.t want to (?:proceed with|take) this (?:tool use|action)"),
     ("user_rejected", r"\AClaude requested permissions? to\b"),
@@ -37,7 +29,7 @@ OTHERS_TEXTS = rules(
         r"\A(?:Tool (?:execution|call|use) |The (?:operation|tool call|request) )was (?:interrupted|aborted)",
     ),
     ("interrupted", r"\A(?:Command was aborted before completion|Tool permission request failed|AbortError)"),
-    ("harness_broken", r"\A[^\n]{0,200}\bposix_spawn\b"),
+    ("harness_broken", r"\A[^\n]{0,200}\bposix_spawn\b", r"\Abwrap: "),
     ("harness_broken", r"\A[^\n]{0,80}\bspawn [^\n]{0,200}\bE(?:NOENT|ACCES|AGAIN|2BIG|MFILE|NOMEM|BADF)\b"),
     ("harness_broken", r"\A(?:Streaming fallback|Stream closed|Tool permission stream closed|ENOSPC\b|EMFILE\b)"),
     ("harness_broken", r"\A[^\n]{0,300}(?:was deleted|working directory [^\n]*no longer exists)[^\n]*restart"),
@@ -51,27 +43,27 @@ OTHERS_TEXTS = rules(
 )
 
 # Tools that do not exist. Shells say "command not found", which is another thing.
-UNKNOWN_TOOL_TEXTS = rules(
+UNKNOWN_TOOL_TEXTS = Rules(
     re.IGNORECASE,
-    ("tool_not_found", r"""\bNo such tool(?: available)?:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?"""),
+    ("tool_not_found", r"""\bNo such tool(?: available)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?"""),
     (
         "tool_not_found",
         r"""\b(?:Unknown|Invalid|Unrecognized|Undefined) (?:tool"""
-        r"""|function)\b(?: name)?:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?""",
+        r"""|function)\b(?: name)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
     ),
     (
         "tool_not_found",
-        r"""\b(?:Tool|Function) [`'\"]?(?P<name>[\w.:/-]*\w)[`'\"]? (?:is )?(?:not found|does not exist"""
+        r"""\b(?:Tool|Function) [`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? (?:is )?(?:not found|does not exist"""
         r"""|not available|not registered|unknown)""",
     ),
-    ("tool_not_found", r"""\btool not found\b:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?"""),
-    ("tool_not_found", r"\bunsupported (?:custom tool )?call: (?P<name>[\w.:/-]*\w)"),
-    ("tool_not_found", r"""[`'\"]?(?P<name>[\w.:/-]*\w)[`'\"]? is not a valid tool"""),
+    ("tool_not_found", r"""\btool not found\b:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?"""),
+    ("tool_not_found", r"\bunsupported (?:custom tool )?call: (?P<name>[\w.:/-]{0,80}\w)"),
+    ("tool_not_found", r"""[`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? is not a valid tool"""),
     ("tool_not_found", r"\bMethod not found\b"),
 )
 
 # The call itself: its form, its JSON, its parameters.
-ARGUMENT_TEXTS = rules(
+ARGUMENT_TEXTS = Rules(
     re.IGNORECASE,
     ("malformed_call", r"\bYour (?:output|response) (?:could not be parsed|was not formatted correctly)"),
     ("malformed_call", r"\bPlease (?:always )?provide EXACTLY ONE action\b"),
@@ -111,7 +103,7 @@ ARGUMENT_TEXTS = rules(
 )
 
 # Files and edits. What an edit quotes may hold any other text, so these are tried on the first line before the rest.
-FILE_TEXTS = rules(
+FILE_TEXTS = Rules(
     re.IGNORECASE,
     (
         "edit_before_read",
@@ -189,25 +181,25 @@ FILE_TEXTS = rules(
 )
 
 # What else tools answer.
-OTHER_TEXTS = rules(
+OTHER_TEXTS = Rules(
     re.IGNORECASE,
     (
         "unknown_name",
         r"""\bUnknown (?:skill|agent|task|slash command|command|subagent|resource"""
-        r"""|workflow)\b(?: type)?:? ?[`'\"]?(?P<name>[\w.:/-]*\w)?""",
+        r"""|workflow)\b(?: type)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
     ),
     (
         "unknown_name",
         r"""\b(?:Agent(?: type)?|Skill|Task|Shell|Cell|Server"""
-        r"""|Session)(?: with ID)? [`'\"]?(?P<name>[\w.:/-]*\w)[`'\"]? (?:was )?(?:not found|does not exist"""
+        r"""|Session)(?: with ID)? [`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? (?:was )?(?:not found|does not exist"""
         r"""|is not running)""",
     ),
     (
         "unknown_name",
         r"\bNo (?:task|shell|agent|skill|background process|session|cell)s? (?:was )?found\b(?: (?:with"
-        r"|for) ID:? ?(?P<name>[\w.:/-]*\w))?",
+        r"|for) ID:? ?(?P<name>[\w.:/-]{0,80}\w))?",
     ),
-    ("unknown_name", r"\b(?:Task|Skill|Agent) not found\b(?:: ?(?P<name>[\w.:/-]*\w))?"),
+    ("unknown_name", r"\b(?:Task|Skill|Agent) not found\b(?:: ?(?P<name>[\w.:/-]{0,80}\w))?"),
     (
         "blocked_command",
         r"\A(?P<name>[\w.-]+) in '[^\n]*' was blocked",
@@ -239,12 +231,3 @@ OTHER_TEXTS = rules(
     ),
     ("mcp_error", r"\A### Error\b", r"\bMCP error -?\d+", r"\bJSON-RPC error\b"),
 )
-
-
-def find(candidates: Sequence[Rule], text: str) -> tuple[str, re.Match[str]] | None:
-    """The first rule that a text satisfies."""
-    for kind, pattern in candidates:
-        found = pattern.search(text)
-        if found is not None:
-            return kind, found
-    return None

@@ -23,9 +23,11 @@ calls `register_reader`) is found by the command line too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
@@ -40,8 +42,23 @@ from composer_replication.ingestion.log_file import (
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
 
+# The modules with the readers, and whether their logs flag errors. Whoever is stricter is asked first: plain chats come
+# last, because other logs hold messages too.
+_READER_MODULES = (
+    ("claude_code", True),
+    ("codex", True),
+    ("atif", False),
+    ("swe_agent", False),
+    ("mini_swe_agent", False),
+    ("openhands", False),
+    ("otel", False),
+    ("openai_chat", False),
+)
 _SNIFFED_RECORDS = 64
-_SNIFFED_LINES = 2000
+_GLANCE = 64 * 1024
+_LOOKED_THROUGH = 1024 * 1024
+# Every log has an object near its beginning; what has none is not searched any further.
+_OBJECT = re.compile(rb'\{\s*"')
 
 
 @dataclass(frozen=True)
@@ -93,7 +110,7 @@ def added_readers() -> list[LogFormat]:
     return list(_ADDED.values())
 
 
-def formats() -> list[LogFormat]:
+def known_formats() -> list[LogFormat]:
     """Every format, in the order in which they are asked."""
     _load_plugins()
     built_in = [one for one in _built_in() if one.name not in _ADDED]
@@ -102,50 +119,76 @@ def formats() -> list[LogFormat]:
 
 def find_format(log: LogFile) -> LogFormat | None:
     """The format of a file by its content, or None."""
-    head = read_head(log)
-    return next((one for one in formats() if one.sniff(head)), None)
+    asked = known_formats()
+    for head in _heads(log):
+        for one in asked:
+            if one.sniff(head):
+                return one
+    return None
 
 
 def read_head(log: LogFile) -> Head:
-    """Look at the beginning of a file, past damaged lines."""
-    records: list[dict[str, Any]] = []
-    unreadable_start = False
-    stats = IngestionStats()
-    for number, line in log.lines():
-        values = values_in_line(line, stats)
-        if not records and stats.skipped_truncated_lines and line.strip(PADDING)[:1] in (b"{", b"["):
-            unreadable_start = True
-            break
-        if isinstance(values[0] if values else None, list) and not records:
-            return Head(document=values[0])
-        records += [value for value in values if isinstance(value, dict)]
-        if len(records) >= _SNIFFED_RECORDS or number >= _SNIFFED_LINES:
-            break
-    if unreadable_start:
-        if log.size <= LONGEST_LINE:
-            with log.open() as file:
-                document = decode_value(file.read().strip(PADDING))
-            if document is not UNREADABLE:
-                return Head(records=[document] if isinstance(document, dict) else [], document=document)
-        return Head(records=_records_past_damage(log))
-    return Head(records=records, document=records[0] if len(records) == 1 else None)
+    """As much of a file's beginning as a reader is ever asked about."""
+    head = Head()
+    for head in _heads(log):
+        pass
+    return head
 
 
-def _records_past_damage(log: LogFile) -> list[dict[str, Any]]:
+def _heads(log: LogFile) -> Iterator[Head]:
+    """More and more of a file's beginning, past damaged lines; most formats show in the first record or two."""
     records: list[dict[str, Any]] = []
-    stats = IngestionStats()
-    for number, line in log.lines():
-        records += [value for value in values_in_line(line, stats) if isinstance(value, dict)]
-        if len(records) >= _SNIFFED_RECORDS or (number >= _SNIFFED_LINES and records):
-            break
-    return records
+    wanted = 1
+    with log.open(_GLANCE) as file:
+        if not _OBJECT.search(file.peek()) and not _OBJECT.search(_content(log, _LOOKED_THROUGH)):
+            return
+        at_start = True
+        for line in file:
+            stats = IngestionStats()
+            values = values_in_line(line, stats)
+            if at_start and stats.skipped_truncated_lines and line.lstrip(PADDING)[:1] in (b"{", b"["):
+                # A document that is spread over lines, or damage.
+                document = decode_value(_content(log)) if log.size <= LONGEST_LINE else UNREADABLE
+                if document is not UNREADABLE:
+                    yield Head(records=[document] if isinstance(document, dict) else [], document=document)
+                    return
+            at_start = at_start and not line.strip(PADDING)
+            if not records and len(values) == 1 and isinstance(values[0], list):
+                yield Head(document=values[0])
+                return
+            records += [value for value in values if isinstance(value, dict)]
+            if len(records) >= wanted:
+                whole_file = len(records) == 1 and len(line) == log.size
+                yield Head(records=records, document=records[0] if whole_file else None)
+                wanted *= 4
+            if len(records) >= _SNIFFED_RECORDS:
+                return
+    if records:
+        yield Head(records=records, document=records[0] if len(records) == 1 else None)
+
+
+def _content(log: LogFile, size: int = -1) -> bytes:
+    with log.open() as file:
+        return file.read(size).strip(PADDING)
 
 
 @cache
 def _built_in() -> tuple[LogFormat, ...]:
-    from composer_replication.ingestion import claude_code
+    return tuple(_reader_module(name, flags_errors) for name, flags_errors in _READER_MODULES)
 
-    return (LogFormat("claude_code", claude_code.sniff, claude_code.read, flags_errors=True),)
+
+def _reader_module(name: str, flags_errors: bool) -> LogFormat:
+    """A format whose module is loaded when it is first asked: most folders hold logs of one kind."""
+    path = f"composer_replication.ingestion.{name}"
+
+    def sniff(head: Head) -> bool:
+        return bool(import_module(path).sniff(head))
+
+    def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[Trace]:
+        traces: Iterator[Trace] = import_module(path).read(log, options, stats)
+        return traces
+
+    return LogFormat(name, sniff, read, flags_errors)
 
 
 @cache

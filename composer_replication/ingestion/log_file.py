@@ -53,10 +53,10 @@ class LogFile:
         """The provenance of a trace of this file."""
         return Source(file=_readable(str(self.path)), format=log_format, version=version, line=line)
 
-    def open(self) -> io.BufferedReader:
+    def open(self, buffer_size: int = _BUFFER) -> io.BufferedReader:
         """The file's bytes up to its size, to be iterated by lines."""
         self._last_read = _BoundedFile(self.path, self.size)
-        return io.BufferedReader(self._last_read, buffer_size=_BUFFER)
+        return io.BufferedReader(self._last_read, buffer_size)
 
     def digest(self) -> str:
         """A hash of the file's content. It costs no second read if the file was just read to its end."""
@@ -110,7 +110,8 @@ class _BoundedFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, target: Any) -> int:
+        buffer = memoryview(target)
         while True:
             count = self._file.readinto(buffer[: self.left])
             self.left = self.left - count if count else 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from composer_replication.hint_generator.classifier import looks_like_error
 from composer_replication.hint_generator.marking import mark_errors
-from composer_replication.ingestion.formats import LogFormat, ReadOptions, find_format, formats
+from composer_replication.ingestion.formats import LogFormat, ReadOptions, find_format, known_formats
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
@@ -17,7 +17,7 @@ class UnknownFormatError(ValueError):
     """A file is no log of any format that is known."""
 
     def __init__(self, path: Path) -> None:
-        known = ", ".join(one.name for one in formats())
+        known = ", ".join(one.name for one in known_formats())
         super().__init__(f"{path} is no agent log of a known format ({known}); register_reader adds one")
 
 

@@ -11,7 +11,6 @@ from composer_replication.ingestion.duplicates import own_turns
 from composer_replication.ingestion.formats import LogFormat, ReadOptions, find_format
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.reading import read_as
-from composer_replication.ingestion.redaction import redact_trace
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.ingestion.store import ManifestEntry, TraceStore, source_key
 from composer_replication.traces import Trace
@@ -87,6 +86,9 @@ def _finished(
     log_format: LogFormat, log: LogFile, options: IngestOptions, stats: IngestionStats, outcome: Outcome
 ) -> Iterator[Trace]:
     """The traces of a log as they are written: with ids that are unique among sources, and redacted."""
+    if options.redact:
+        # Its pattern libraries take a while to load, in every process.
+        from composer_replication.ingestion.redaction import redact_trace
     key = outcome.entry.key
     reading = ReadOptions(subagents=options.subagents, verbatim_results=not options.redact)
     for trace in read_as(log_format, log, reading, stats):

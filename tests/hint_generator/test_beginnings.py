@@ -19,6 +19,7 @@ from composer_replication.hint_generator import classify, looks_like_error
         "<returncode>1</returncode>\n<output>\n</output>",
         "Error: no such thing",
         "Traceback (most recent call last):\n  File 'a'\nValueError: b" + "\nmore" * 2000,
+        "-" * 75 + "\nNameError    Traceback (most recent call last)\nCell In[1]\n\nNameError: name 'x' is not defined",
         "bash: pyhton: command not found",
         '{"error": "bad"}',
         '{"isError": true, "content": [{"type": "text", "text": "bad"}]}',

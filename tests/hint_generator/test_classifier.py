@@ -47,6 +47,11 @@ CLAUDE_CODE = [
     ("file_not_found", wrapped("File does not exist. Did you mean b.py?"), tool("Read", file_path="a.py")),
     ("file_not_found", "ENOENT: no such file or directory, open '/w/a.py'", tool("Read")),
     ("edit_no_match", wrapped("String to replace not found in file.\nString: raise TypeError('x')"), tool("Edit")),
+    (
+        "edit_no_match",
+        wrapped("String to replace not found in file.\nString: File has not been read yet"),
+        tool("Edit"),
+    ),
     ("path_not_found", wrapped("Path does not exist: /w/src"), tool("Grep", path="/w/src", pattern="x")),
     ("path_not_found", wrapped("Directory does not exist: /w/src"), tool("Glob", path="/w/src")),
     ("edit_multiple_matches", "Found 3 matches of the string to replace, but replace_all is false.", tool("Edit")),
@@ -176,16 +181,20 @@ EXITS = [
     ("command_not_found", 127, "/bin/bash: line 1: jq: command not found", "jq . a.json"),
     ("command_not_found", 127, "(eval):1: command not found: timeout", "timeout 5 ls"),
     ("command_not_found", 127, "", "./run"),
+    ("command_not_found", 127, "/bin/bash: line 1: ./run.sh: No such file or directory", "./run.sh"),
     ("command_not_found", 127, "env: node: No such file or directory", "./run.js"),
     ("command_not_found", 1, "/usr/bin/python3: No module named pytest", "python3 -m pytest"),
     ("unknown_name", 1, 'npm error Missing script: "lnt"', "npm run lnt"),
     ("unknown_name", 2, "make: *** No rule to make target 'tst'.  Stop.", "make tst"),
+    ("bad_option", 101, "error: no such command: `buidl`", "cargo buidl"),
+    ("harness_broken", 1, "bwrap: Can't get type of source /x/a.json: No such file", "git status"),
     ("command_failed", 1, "", "grep x a.py"),
     ("command_failed", 1, "3 things are odd", "./odd"),
     ("timeout", 143, "Command timed out after 2m 0.0s\nline", "npm start"),
     ("timeout", 124, "half a line", "timeout 5 npm start"),
     ("permission_denied", 126, "/bin/bash: ./run.sh: Permission denied", "./run.sh"),
     ("http_error", 22, "curl: (22) The requested URL returned error: 404", "curl -f http://x.org/a"),
+    ("http_error", 1, "Request failed with status code 503", "node fetch.js"),
     ("http_error", 7, "curl: (7) Failed to connect to localhost port 3000: Connection refused", "curl localhost:3000"),
     # what a command prints may quote a harness
     ("command_failed", 1, "the log says: No such tool available, or so", "./odd"),
@@ -290,6 +299,11 @@ OTHER_HARNESSES = [
     ("json_decode", "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", tool("read")),
     ("json_decode", "Failed to parse tool arguments: Expecting ',' delimiter: line 1 column 9 (char 8)", tool("read")),
     ("traceback", "Traceback (most recent call last):\n  File 'a'\nValueError: bad", tool("run_cell")),
+    (
+        "traceback",
+        "-" * 75 + "\nNameError    Traceback (most recent call last)\nNameError: name 'x'",
+        tool("run_ipython"),
+    ),
     ("http_error", "HTTP Error 403: Forbidden", tool("fetch")),
     ("http_error", "getaddrinfo ENOTFOUND x.org", tool("fetch")),
     ("timeout", "The command './a' was cancelled because it took more than 30 seconds.", tool("bash", command="./a")),
@@ -380,7 +394,8 @@ def test_a_reminder_behind_the_text_changes_nothing(row: Any) -> None:
         (
             wrapped(
                 "InputValidationError: T failed:\nThe required parameter `a` is missing\n"
-                "An unexpected parameter `b` was provided\nThe parameter `c` type is expected as `number` but provided as `string`"
+                "An unexpected parameter `b` was provided\n"
+                "The parameter `c` type is expected as `number` but provided as `string`"
             ),
             tool("T"),
             {"missing_parameters": ["a"], "unexpected_parameters": ["b"], "expected_types": {"c": "number"}},
@@ -401,6 +416,13 @@ def test_a_reminder_behind_the_text_changes_nothing(row: Any) -> None:
             tool("f"),
             {"missing_parameters": ["q"]},
         ),
+        (wrapped("Unknown skill: axi. Did you mean app?"), tool("Skill"), {"name": "axi", "suggestion": "app"}),
+        (
+            "File does not exist. Did you mean b.py?",
+            tool("Read", file_path="a.py"),
+            {"path": "a.py", "suggestion": "b.py"},
+        ),
+        (wrapped("Error: No such tool available: Raed"), tool("Raed"), {"name": "Raed", "available_tools": None}),
         ("Request failed with status code 404", tool("WebFetch"), {"status": 404}),
         (
             '{"output":"x","metadata":{"exit_code":2}}',

@@ -17,7 +17,7 @@ import pytest
 from composer_replication.hint_generator import HintContext, JudgeHints, LayeredHints, template_hints
 from composer_replication.hint_generator.judge import at_most_two_sentences
 
-KEY = "sk-test-0123456789abcdef"
+KEY = "a-key-0123456789abcdef"
 ERROR: HintContext = {"error_kind": "runtime_error", "tool_name": "Frob", "error_message": "it is stuck"}
 
 

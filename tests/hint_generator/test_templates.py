@@ -138,6 +138,12 @@ def test_unknown_tools() -> None:
     assert "`tool11`, …" in many
 
 
+def test_what_the_harness_suggests_is_passed_on() -> None:
+    assert dispatch("file_not_found", {"path": "a.py", "suggestion": "b.py"}) == "There is no file `a.py`: use `b.py`."
+    assert dispatch("unknown_name", {"name": "axi", "suggestion": "app"}) == "There is no `axi` here: use `app`."
+    assert "use `Read`" in hint_tool_not_found({"name": "View", "suggestion": "Read"})
+
+
 def test_json_arguments() -> None:
     assert str(dispatch("json_decode")).startswith("Reminder: tool arguments must be valid JSON.")
     hint = hint_json_decode({"tool_name": "read", "tool_schema": SCHEMA})
@@ -167,6 +173,8 @@ def test_repetitions_carry_the_first_advice() -> None:
         "Do not make the same call of `Edit` again unchanged: it fails the same way. "
         "Read `a.py` before you edit or overwrite it."
     )
+    two = hint_repeated_failure({"path": "a.py", "original_kind": "file_not_found"})
+    assert two.endswith("fails the same way. There is no file `a.py`.")
     assert "it is broken" in hint_repeated_failure({**FULL, "original_kind": "never heard of"})
     assert hint_repeated_failure({"original_kind": "repeated_failure"})
 
@@ -189,6 +197,7 @@ def test_long_paths_keep_their_end() -> None:
 def test_unknown_kinds_and_others_mistakes_get_no_hint() -> None:
     assert dispatch("never heard of") is None
     for kind in OTHERS_KINDS:
+        HINT_TEMPLATES[kind] = lambda _: "Not even then."
         assert dispatch(kind, FULL) is None
 
 

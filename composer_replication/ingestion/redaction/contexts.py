@@ -27,22 +27,15 @@ _NAMED = (
     rf"|-[\w-]*{_KEYWORD}[\w-]*[\"']?,?[ \t]"
     r"|(?:login|user|account)[ \t]+\S+\s+password[ \t]"
 )
-_PASSWORD_WORDS = frozenset("password passwd pwd pass passphrase pw".split())
-_SECRET_WORDS = _PASSWORD_WORDS | frozenset("secret token key apikey credential credentials authorization auth cookie".split())
+_PASSWORD_WORDS = frozenset(["password", "passwd", "pwd", "pass", "passphrase", "pw"])
+_SECRET_WORDS = _PASSWORD_WORDS | frozenset(["secret", "token", "key", "apikey", "credential", "credentials", "authorization", "auth", "cookie"])
 
 # A name that ends like this holds something about a secret, not the secret.
 _ABOUT = frozenset(
-    """file path dir directory url uri endpoint name names id ids type types length len count limit usage expires expiry
-    expiration at ttl field fields header headers prefix suffix format policy min max size tokens env var variable label
-    placeholder regex pattern hint mode method provider strategy status version index position budget cost price
-    text input kind class ref selector error errors message required enabled disabled rotation algorithm alg digest
-    fingerprint exchange keys secrets passwords store manager vault reset form change confirm strength hasher generator
-    validator""".split()
+    ["file", "path", "dir", "directory", "url", "uri", "endpoint", "name", "names", "id", "ids", "type", "types", "length", "len", "count", "limit", "usage", "expires", "expiry", "expiration", "at", "ttl", "field", "fields", "header", "headers", "prefix", "suffix", "format", "policy", "min", "max", "size", "tokens", "env", "var", "variable", "label", "placeholder", "regex", "pattern", "hint", "mode", "method", "provider", "strategy", "status", "version", "index", "position", "budget", "cost", "price", "text", "input", "kind", "class", "ref", "selector", "error", "errors", "message", "required", "enabled", "disabled", "rotation", "algorithm", "alg", "digest", "fingerprint", "exchange", "keys", "secrets", "passwords", "store", "manager", "vault", "reset", "form", "change", "confirm", "strength", "hasher", "generator", "validator"]
 )
 _NO_SECRET = frozenset(
-    """public max min num total pad eos bos unk sep mask next page continuation cursor primary foreign sort partition cache
-    idempotency row object stop special prompt completion input output tokenizer sort group composite translation i18n
-    locale storage query react map dict hash""".split()
+    ["public", "max", "min", "num", "total", "pad", "eos", "bos", "unk", "sep", "mask", "next", "page", "continuation", "cursor", "primary", "foreign", "sort", "partition", "cache", "idempotency", "row", "object", "stop", "special", "prompt", "completion", "input", "output", "tokenizer", "sort", "group", "composite", "translation", "i18n", "locale", "storage", "query", "react", "map", "dict", "hash"]
 )
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NAME_BEFORE = re.compile(r"[\w.$-]{0,48}$", re.ASCII)
@@ -106,7 +99,7 @@ def _is_secret(value: str, secret_class: str, *, literal: bool) -> bool:
             mixed = not (value.islower() or value.isupper()) and symbols > value.count("-") + value.count("_")
             if not letters:
                 return digits >= 6
-            return bool(digits and not _words_and_number(value)) or (mixed and not value[-1] in ".!?:")
+            return bool(digits and not _words_and_number(value)) or (mixed and value[-1] not in ".!?:")
         return len(value) >= 8 and digits > 0 and symbols > 0 and not _IDENTIFIER.fullmatch(value) and not _CODE.fullmatch(value)
     # Nobody gives a name this long in mixed case and with a number in it.
     long_and_mixed = len(value) >= 32 and not value.islower() and not value.isupper() and "." not in value

@@ -26,13 +26,10 @@ _GITHUB_ACCOUNT = re.compile(r"(?i)\d+\+[\w-]+@users\.noreply\.github\.com")
 
 # Top-level domains people have mail under. A list, because `x@self.weight` and `getty@tty1.service` are no addresses.
 _DOMAINS = frozenset(
-    """com org net edu gov mil int info biz name pro dev app io ai co me tv cloud tech xyz online site email agency digital
-    studio design software systems solutions network team work works world today live life group company consulting
-    services academy school university health space store shop blog news media social chat page wiki codes foundation
-    ventures capital finance bank legal global international africa asia berlin london nyc tokyo eus cat coop museum""".split()
+    ["com", "org", "net", "edu", "gov", "mil", "int", "info", "biz", "name", "pro", "dev", "app", "io", "ai", "co", "me", "tv", "cloud", "tech", "xyz", "online", "site", "email", "agency", "digital", "studio", "design", "software", "systems", "solutions", "network", "team", "work", "works", "world", "today", "live", "life", "group", "company", "consulting", "services", "academy", "school", "university", "health", "space", "store", "shop", "blog", "news", "media", "social", "chat", "page", "wiki", "codes", "foundation", "ventures", "capital", "finance", "bank", "legal", "global", "international", "africa", "asia", "berlin", "london", "nyc", "tokyo", "eus", "cat", "coop", "museum"]
 )
 # Two letters are a country, unless they are a file's ending.
-_FILE_ENDINGS = frozenset("py js ts md rs sh go rb cc pl so db gz".split())
+_FILE_ENDINGS = frozenset(["py", "js", "ts", "md", "rs", "sh", "go", "rb", "cc", "pl", "so", "db", "gz"])
 
 _LOCAL_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._%+-]{0,63}$")
 _DOMAIN = re.compile(
@@ -47,14 +44,7 @@ _HOME = re.compile(
     r"(?P<name>[A-Za-z_\x80-\xff][A-Za-z0-9._\x80-\xff-]{0,63}(?: [A-Z][A-Za-z0-9._\x80-\xff-]{0,63}(?=[\\/]))?)"
 )
 _NO_USER = frozenset(
-    """shared public default all runner runneradmin ubuntu debian user users username node vscode dev developer daytona root
-    admin administrator app appuser coder codespace codespaces gitpod jovyan sandbox agent claude openhands docker ec2-user
-    vagrant circleci travis jenkins build builder container containeruser containeradministrator linuxbrewer linuxbrew git
-    you me name your-name yourname your_name youruser your-user your_username your-username yourusername myuser my-user
-    someone somebody foo bar baz test testuser test_user test-user tester example guest student deploy www www-data nobody
-    somebody-else python airflow spark hadoop conda mambauser nonroot worker service postgres mysql redis nginx oracle
-    pi workspace project projects src home lib bin share local page pages about index dashboard login settings profile
-    components main app.tsx""".split()
+    ["shared", "public", "default", "all", "runner", "runneradmin", "ubuntu", "debian", "user", "users", "username", "node", "vscode", "dev", "developer", "daytona", "root", "admin", "administrator", "app", "appuser", "coder", "codespace", "codespaces", "gitpod", "jovyan", "sandbox", "agent", "claude", "openhands", "docker", "ec2-user", "vagrant", "circleci", "travis", "jenkins", "build", "builder", "container", "containeruser", "containeradministrator", "linuxbrewer", "linuxbrew", "git", "you", "me", "name", "your-name", "yourname", "your_name", "youruser", "your-user", "your_username", "your-username", "yourusername", "myuser", "my-user", "someone", "somebody", "foo", "bar", "baz", "test", "testuser", "test_user", "test-user", "tester", "example", "guest", "student", "deploy", "www", "www-data", "nobody", "somebody-else", "python", "airflow", "spark", "hadoop", "conda", "mambauser", "nonroot", "worker", "service", "postgres", "mysql", "redis", "nginx", "oracle", "pi", "workspace", "project", "projects", "src", "home", "lib", "bin", "share", "local", "page", "pages", "about", "index", "dashboard", "login", "settings", "profile", "components", "main", "app.tsx"]
 )
 # RE2 cannot look ahead, so "not user and a number" is spelled out. What is redacted already passes at once.
 _NO_PLACEHOLDER = r"(?:[A-Za-tv-z_\x80-\xff]|u(?:[^s]|s(?:[^e]|e(?:[^r]|r[^0-9]))))"

@@ -37,7 +37,7 @@ _LACKING: dict[str, str] = {
     "DOPPLER_TOKEN": r"dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9._-]{40,}",
     "FIGMA_TOKEN": rf"fig[dor]_{_URL_SAFE}{{30,}}",
     "GITHUB_TOKEN": r"(?:github_pat_[A-Za-z0-9_]{36,}|gh[pousr]_[A-Za-z0-9]{36,})",
-    "GITLAB_TOKEN": rf"gl(?:pat|dt|rt|oas|cbt|ptt|ft|imt|agent|soat|ffct)-[A-Za-z0-9_.-]{{20,}}",
+    "GITLAB_TOKEN": r"gl(?:pat|dt|rt|oas|cbt|ptt|ft|imt|agent|soat|ffct)-[A-Za-z0-9_.-]{20,}",
     "GOOGLE_API_KEY": rf"AIza{_URL_SAFE}{{35}}",
     "GOOGLE_CLIENT_SECRET": rf"GOCSPX-{_URL_SAFE}{{24,}}",
     "GOOGLE_OAUTH_TOKEN": r"ya29\.[A-Za-z0-9._-]{30,}",

@@ -1,0 +1,339 @@
+"""Spans, from whichever file they were written to, in one form.
+
+Four containers: OTLP JSON (`resourceSpans`, one document or one per line, as the collector's file exporter writes it;
+`resourceLogs` for events that were logged beside the span), the Python SDK's `span.to_json()` objects (also
+pretty-printed one after another, as the console exporter prints them), flat rows with an `attributes` object, and
+Phoenix's rows with one column per attribute (`attributes.llm.model_name`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
+
+from composer_replication.ingestion.log_file import (
+    PADDING,
+    UNREADABLE,
+    LogFile,
+    decode_value,
+    values_in_line,
+    without_surrogates,
+)
+from composer_replication.ingestion.otel.attributes import Attributes, grow, look
+from composer_replication.ingestion.statistics import IngestionStats
+
+Event: TypeAlias = tuple[str, Attributes]
+"""An event's name, and its attributes together with its body."""
+
+
+@dataclass
+class Span:
+    """One span. Ids are lower-case hex where the file had hex or base64; `start` and `end` are nanoseconds."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str = ""
+    name: str = ""
+    start: int | None = None
+    end: int | None = None
+    attributes: Attributes = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    failed: bool = False
+    failure: str = ""
+    scope: str | None = None
+    line: int = 1
+    is_log: bool = False
+    """Not a span but an event that was logged for one; `events` holds it."""
+
+
+def read_spans(log: LogFile, stats: IngestionStats) -> Iterator[Span]:
+    """Every span of a file, in the file's order. Each counts as one record; what is no span is counted and passed."""
+    for line, value in _values(log, stats):
+        spans = list(spans_in(value))
+        stats.n_records_total += max(1, len(spans))
+        if not spans and not _is_export(value):
+            stats.skip("not a span")
+        for span in spans:
+            span.line = line
+            yield span
+
+
+def spans_in(value: Any) -> Iterator[Span]:
+    """The spans of one JSON value; none if it holds no span."""
+    if isinstance(value, list):
+        for one in value:
+            yield from spans_in(one)
+    elif not isinstance(value, dict):
+        return
+    elif _is_export(value):
+        yield from _from_export(value)
+    elif is_span(value):
+        yield _from_row(value)
+
+
+def is_span(value: Mapping[str, Any]) -> bool:
+    """Whether a JSON object is one span: both its ids, a name, a start and attributes."""
+    context = value.get("context")
+    ids = context if isinstance(context, dict) else value
+    has_ids = any(key in ids for key in _TRACE_ID) and any(key in ids for key in _SPAN_ID)
+    has_attributes = isinstance(value.get("attributes"), dict | list) or any(
+        key.startswith("attributes.") for key in value
+    )
+    return has_ids and has_attributes and "name" in value and any(key in value for key in _START)
+
+
+OPENINFERENCE_KINDS = ("LLM", "TOOL", "AGENT", "CHAIN", "RETRIEVER", "EMBEDDING", "RERANKER", "GUARDRAIL", "EVALUATOR")
+_TRACE_ID = ("trace_id", "traceId", "context.trace_id")
+_SPAN_ID = ("span_id", "spanId", "context.span_id")
+_PARENT_ID = ("parent_id", "parentSpanId", "parent_span_id", "parentId")
+_START = ("start_time", "startTimeUnixNano", "start_time_unix_nano", "startTime")
+_END = ("end_time", "endTimeUnixNano", "end_time_unix_nano", "endTime")
+_EXPORTS = ("resourceSpans", "resource_spans", "resourceLogs", "resource_logs", "batches")
+_SCOPED = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans", "scopeLogs", "scope_logs")
+
+
+def _is_export(value: Any) -> bool:
+    return isinstance(value, dict) and any(isinstance(value.get(key), list) for key in _EXPORTS)
+
+
+def is_export_of_spans(value: Mapping[str, Any]) -> bool:
+    """Whether a JSON object is an OTLP export: its resources hold scopes."""
+    resources = [one for key in _EXPORTS for one in _objects(value.get(key))]
+    return bool(resources) and any(isinstance(one.get(key), list) for one in resources for key in _SCOPED)
+
+
+def _from_export(value: Mapping[str, Any]) -> Iterator[Span]:
+    for resource in (one for key in _EXPORTS for one in _objects(value.get(key))):
+        for scoped in (one for key in _SCOPED for one in _objects(resource.get(key))):
+            scope = _scope_name(scoped.get("scope") or scoped.get("instrumentationLibrary"))
+            for row in _objects(scoped.get("spans")):
+                span = _from_row(row)
+                span.scope = scope
+                yield span
+            for row in _objects(scoped.get("logRecords") or scoped.get("log_records")):
+                yield _from_log_record(row)
+
+
+def _from_row(row: Mapping[str, Any]) -> Span:
+    context = row.get("context")
+    ids = context if isinstance(context, dict) else row
+    failed, failure = _status(row)
+    attributes = _attributes(row.get("attributes"))
+    columns = {key.removeprefix("attributes."): value for key, value in row.items() if key.startswith("attributes.")}
+    if columns:
+        attributes = {**attributes, **grow(columns)}
+    kind = row.get("span_kind")
+    if kind in OPENINFERENCE_KINDS and look(attributes, "openinference.span.kind") is None:
+        attributes = {**attributes, "openinference.span.kind": kind}
+    return Span(
+        trace_id=_hex(_first(ids, _TRACE_ID)),
+        span_id=_hex(_first(ids, _SPAN_ID)),
+        parent_id=_hex(_first(row, _PARENT_ID)),
+        name=str(row.get("name") or ""),
+        start=nanoseconds(_first(row, _START)),
+        end=nanoseconds(_first(row, _END)),
+        attributes=attributes,
+        events=[_event(one) for one in _objects(row.get("events"))],
+        failed=failed,
+        failure=failure,
+        scope=_scope_name(row.get("scope") or row.get("instrumentation_scope") or row.get("instrumentationScope")),
+    )
+
+
+def _from_log_record(row: Mapping[str, Any]) -> Span:
+    """An event of the logs signal; older SDKs put its name into an attribute."""
+    attributes = _attributes(row.get("attributes"))
+    name = row.get("eventName") or row.get("event_name") or look(attributes, "event.name") or ""
+    body = _any_value(row.get("body"))
+    if isinstance(body, dict):
+        attributes = {**attributes, **body}
+    time = nanoseconds(_first(row, ("timeUnixNano", "time_unix_nano", "observedTimeUnixNano")))
+    return Span(
+        trace_id=_hex(_first(row, _TRACE_ID)),
+        span_id=_hex(_first(row, _SPAN_ID)),
+        start=time,
+        end=time,
+        events=[(str(name), attributes)],
+        is_log=True,
+    )
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    attributes = _attributes(row.get("attributes"))
+    body = row.get("body")
+    return str(row.get("name") or ""), {**attributes, **body} if isinstance(body, dict) else attributes
+
+
+def _status(row: Mapping[str, Any]) -> tuple[bool, str]:
+    status = row.get("status")
+    if isinstance(status, dict):
+        code = status.get("code", status.get("status_code"))
+        text = status.get("message") or status.get("description")
+    else:
+        code = row.get("status_code", row.get("statusCode", status))
+        text = row.get("status_message") or row.get("statusMessage")
+    failed = code == 2 or (isinstance(code, str) and code.rsplit(".", 1)[-1].upper().endswith("ERROR"))
+    return failed, text if isinstance(text, str) else ""
+
+
+def _scope_name(scope: Any) -> str | None:
+    if not isinstance(scope, dict):
+        return None
+    parts = [part for part in (scope.get("name"), scope.get("version")) if isinstance(part, str) and part]
+    return " ".join(parts) or None
+
+
+def _attributes(given: Any) -> Attributes:
+    """Attributes as OTLP's list of keys and values or as an object, as a tree."""
+    if isinstance(given, list):
+        return grow({one["key"]: _any_value(one.get("value")) for one in _objects(given) if _is_text(one.get("key"))})
+    return grow(given) if isinstance(given, dict) else {}
+
+
+def _any_value(value: Any) -> Any:
+    """OTLP's `AnyValue` as a plain value; anything else as it is."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return value
+    ((kind, inner),) = value.items()
+    match kind:
+        case "stringValue" | "string_value" | "boolValue" | "bool_value" | "bytesValue" | "bytes_value":
+            return inner
+        case "intValue" | "int_value":
+            return int(inner) if _is_text(inner) and inner.lstrip("-").isdigit() else inner
+        case "doubleValue" | "double_value":
+            return inner
+        case "arrayValue" | "array_value":
+            values = inner.get("values") if isinstance(inner, dict) else None
+            return [_any_value(one) for one in values] if isinstance(values, list) else []
+        case "kvlistValue" | "kvlist_value":
+            values = _objects(inner.get("values") if isinstance(inner, dict) else None)
+            return {one["key"]: _any_value(one.get("value")) for one in values if _is_text(one.get("key"))}
+    return value
+
+
+def nanoseconds(given: Any) -> int | None:
+    """A time as nanoseconds since 1970: ISO text, seconds to nanoseconds by their size, or `[seconds, nanos]`."""
+    if isinstance(given, str):
+        try:
+            given = float(given) if "." in given else int(given)
+        except ValueError:
+            return _from_iso(given)
+    if isinstance(given, list) and len(given) == 2 and all(isinstance(part, int) for part in given):
+        return int(given[0]) * 10**9 + int(given[1])
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 2**64:
+        return None
+    scale = next(scale for limit, scale in ((1e11, 10**9), (1e14, 10**6), (1e17, 10**3), (2e19, 1)) if given < limit)
+    return int(given * scale)
+
+
+def _from_iso(text: str) -> int | None:
+    try:
+        time = datetime.fromisoformat(text.strip().replace("Z", "+00:00").replace("z", "+00:00"))
+    except ValueError:
+        return None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=timezone.utc)
+    return int(time.timestamp()) * 10**9 + time.microsecond * 1000
+
+
+def iso_time(time: int | None) -> str | None:
+    """Nanoseconds as ISO text in UTC."""
+    if time is None:
+        return None
+    seconds, rest = divmod(time, 10**9)
+    try:
+        whole = datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=rest // 1000)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return whole.isoformat().replace("+00:00", "Z")
+
+
+def _hex(given: Any) -> str:
+    """An id in one spelling: the SDK's `0x` goes, protobuf's base64 becomes hex, an id of zeros is none."""
+    if not isinstance(given, str):
+        return ""
+    text = given.strip().removeprefix("0x")
+    if (len(text) == 24 and text.endswith("==")) or (len(text) == 12 and text.endswith("=")):
+        try:
+            text = base64.b64decode(text, validate=True).hex()
+        except (binascii.Error, ValueError):
+            return text
+    return text.lower() if text.strip("0-") else ""
+
+
+def _values(log: LogFile, stats: IngestionStats) -> Iterator[tuple[int, Any]]:
+    """The JSON values of a file and the lines they begin on.
+
+    Lines of their own, one document, or objects printed over several lines: those begin and end with a brace at the
+    margin, which finds them again behind a damaged one and between the other output of a program.
+    """
+    block: list[bytes] = []
+    begun, closing = 0, b"}"
+    first = True
+    for number, line in log.lines():
+        text = line.rstrip(PADDING)
+        if block and text != b"{":
+            block.append(line)
+            if text == closing:
+                yield from _found(begun, b"".join(block), stats)
+                block = []
+            continue
+        if block:
+            yield from _found(begun, b"".join(block), stats)
+        block = []
+        if first and text.lstrip(PADDING)[:1] in (b"{", b"[") and decode_value(text.lstrip(PADDING)) is UNREADABLE:
+            whole = log.document(IngestionStats())
+            if whole is not None:
+                yield number, whole
+                return
+        first = False
+        if text in (b"{", b"["):
+            block, begun, closing = [line], number, b"}" if text == b"{" else b"]"
+        else:
+            yield from _found(number, line, stats)
+    if block:
+        yield from _found(begun, b"".join(block), stats)
+
+
+def _found(line: int, text: bytes, stats: IngestionStats) -> Iterator[tuple[int, Any]]:
+    values = values_in_line(text, stats, lambda value: _is_export(value) or is_span(value))
+    if not values and len(text) < _LONGEST_SEARCHED and b'Spans"' in text:
+        values = _spans_of_cut_export(text.decode("utf-8", "replace"))
+        stats.recovered["beside a broken part"] += len(values)
+    yield from ((line, value) for value in values)
+
+
+def _spans_of_cut_export(text: str) -> list[Any]:
+    """The whole spans in an export that was cut: what holds them all does not parse, each of them does."""
+    values: list[Any] = []
+    position = text.find('{"')
+    while position >= 0:
+        try:
+            value, end = _SCANNER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            end = position + 1
+        else:
+            values += [without_surrogates(value)] if is_span(value) else []
+        position = text.find('{"', end)
+    return values
+
+
+_SCANNER = json.JSONDecoder(strict=False)
+_LONGEST_SEARCHED = 64 * 1024 * 1024
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _first(row: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((row[key] for key in keys if row.get(key) is not None), None)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)

@@ -1,0 +1,427 @@
+"""mini-swe-agent trajectories; and what damage may do to any document of an agent harness (`survives_damage`)."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from composer_replication.ingestion import mini_swe_agent
+from composer_replication.ingestion.formats import Head, ReadOptions, read_head
+from composer_replication.ingestion.log_file import LogFile
+from composer_replication.ingestion.statistics import IngestionStats
+from composer_replication.traces import Trace, Usage
+
+FIXTURES = Path(__file__).parent / "fixtures"
+JUNK = (None, 3, -1, True, 0.5, "", "junk", [], [None], [[1]], ["junk"], {}, {"junk": 1}, {"text": 5}, 10**30)
+
+
+def read_path(reader: ModuleType, path: Path, *, subagents: bool = False) -> tuple[list[Trace], IngestionStats]:
+    stats = IngestionStats()
+    return list(reader.read(LogFile(path), ReadOptions(subagents=subagents), stats)), stats
+
+
+def read_value(
+    reader: ModuleType, folder: Path, value: Any, *, subagents: bool = False
+) -> tuple[list[Trace], IngestionStats]:
+    path = folder / "log.json"
+    path.write_text(json.dumps(value))
+    return read_path(reader, path, subagents=subagents)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value inside a document."""
+    found = [path] if path else []
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in inside:
+        found += places(child, (*path, key))
+    return found
+
+
+def damage(document: Any, path: tuple[Any, ...], junk: Any, *, drop: bool) -> Any:
+    """The document with the value at a path replaced or dropped."""
+    damaged = copy.deepcopy(document)
+    holder = damaged
+    for key in path[:-1]:
+        holder = holder[key]
+    if drop:
+        del holder[path[-1]]
+    else:
+        holder[path[-1]] = junk
+    return damaged
+
+
+def survives_damage(reader: ModuleType, folder: Path, document: Any) -> None:
+    """Every value replaced by everything it should not be, one at a time, then many at random: nothing raises."""
+
+    def check(damaged: Any) -> None:
+        reader.sniff(Head(records=[damaged] if isinstance(damaged, dict) else [], document=damaged))
+        traces, _ = read_value(reader, folder, damaged, subagents=True)
+        for trace in traces:
+            assert trace.turns
+            assert all(state["state_id"] for state in trace.states())
+            msgspec.json.decode(msgspec.json.encode(trace), type=Trace)
+            assert all(turn.tool_call_id is None or turn.role == "tool" for turn in trace.turns)
+
+    everywhere = places(document)
+    for path in everywhere:
+        check(damage(document, path, None, drop=True))
+        for junk in (None, 3, "junk", [[1]], {"junk": 1}):
+            check(damage(document, path, junk, drop=False))
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.tuples(st.sampled_from(everywhere), st.sampled_from(JUNK), st.booleans()), max_size=6))
+    def many(changes: list[tuple[tuple[Any, ...], Any, bool]]) -> None:
+        damaged = document
+        for path, junk, drop in changes:
+            try:
+                damaged = damage(damaged, path, junk, drop=drop)
+            except (KeyError, IndexError, TypeError):
+                continue
+        check(damaged)
+
+    many()
+
+
+def read_messages(folder: Path, *messages: dict[str, Any]) -> tuple[Trace, IngestionStats]:
+    traces, stats = read_value(mini_swe_agent, folder, list(messages))
+    return traces[0], stats
+
+
+def say(role: str, content: Any, **extra: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **({"extra": extra} if extra else {})}
+
+
+def test_tool_calls_and_their_results() -> None:
+    path = FIXTURES / "mini_swe_agent" / "tool_calls.traj.json"
+    (trace,), stats = read_path(mini_swe_agent, path)
+    assert trace.trace_id == "tool_calls.traj"
+    assert [turn.role for turn in trace.turns] == [
+        "system", "user", "assistant", "tool", "tool", "assistant", "user", "assistant", "tool",
+    ]  # fmt: skip
+    assert trace.turns[1].content == "Fix b.py"
+    assert trace.turns[1].origin == "prompt"
+    reply = trace.turns[2]
+    assert (reply.content, reply.thinking, reply.id, reply.model) == ("Two looks.", "Look twice.", "resp-1", "model-a")
+    assert [(call.id, call.name, call.arguments) for call in reply.tool_calls] == [
+        ("u1", "bash", {"command": "ls"}),
+        ("u2", "bash", {"command": "cat c.py"}),
+    ]
+    assert reply.usage == Usage(input_tokens=50, output_tokens=5, cached_tokens=20)
+    assert reply.timestamp == "2026-01-01T00:00:00+00:00"
+    assert [(turn.tool_call_id, turn.is_error) for turn in trace.turns[3:5]] == [("u1", False), ("u2", True)]
+    assert (trace.model, trace.cwd, trace.source.version) == ("vendor/model-a", "/repo", "2.1.0")
+    assert trace.meta == {
+        "instance_id": "repo__b-2",
+        "exit_status": "Submitted",
+        "submission": "the patch",
+        "model_stats": {"instance_cost": 0.02, "api_calls": 3},
+        "trajectory_format": "mini-swe-agent-1.1",
+    }
+    assert stats.skipped == {}
+    assert stats.n_records_total == 1
+
+
+def test_a_refused_reply_is_a_state_that_later_states_do_not_see() -> None:
+    (trace,), _ = read_path(mini_swe_agent, FIXTURES / "mini_swe_agent" / "tool_calls.traj.json")
+    refused, complaint = trace.turns[5:7]
+    assert (refused.role, refused.content) == ("assistant", "I am done.")
+    assert refused.usage == Usage(input_tokens=70, output_tokens=3)
+    assert (complaint.role, complaint.origin, complaint.follows) == ("user", "format_error", 4)
+    states = list(trace.states())
+    assert states[1]["student_action"] == "I am done."
+    assert [message["content"] for message in states[2]["messages"]][-2:] == ["no such file", "Use the tool."]
+
+
+def test_the_submitting_command_gets_the_exit_message() -> None:
+    (trace,), _ = read_path(mini_swe_agent, FIXTURES / "mini_swe_agent" / "tool_calls.traj.json")
+    assert (trace.turns[-1].tool_call_id, trace.turns[-1].content) == ("u3", "the patch")
+
+
+def test_an_exit_by_a_limit_is_counted(tmp_path: Path) -> None:
+    document = {
+        "trajectory_format": "mini-swe-agent-1",
+        "info": {},
+        "messages": [
+            say("user", "go"),
+            say("assistant", "hm\n```bash\nls\n```"),
+            say("exit", "LimitsExceeded", exit_status="LimitsExceeded"),
+        ],
+    }
+    (trace,), stats = read_value(mini_swe_agent, tmp_path, document)
+    assert [turn.role for turn in trace.turns] == ["user", "assistant"]
+    assert trace.meta["exit_status"] == "LimitsExceeded"
+    assert stats.skipped == {"exit message": 1}
+
+
+@pytest.mark.parametrize(
+    ("reply", "command"),
+    [
+        ("Look.\n```mswea_bash_command\nls -l\n```", "ls -l"),
+        ("Look.\n```bash\nls -l\n```", "ls -l"),
+        ("Look.\n<mswea_bash_command>ls -l</mswea_bash_command>", "ls -l"),
+        ("Not this:\n```bash\nrm x\n```\nbut\n```mswea_bash_command\nls -l\n```", "ls -l"),
+        ("```bash\nls\n```\n```bash\npwd\n```", None),
+        ("```python\nprint()\n```", None),
+        ("Only words.", None),
+    ],
+)
+def test_the_command_of_a_text_reply(tmp_path: Path, reply: str, command: str | None) -> None:
+    trace, _ = read_messages(
+        tmp_path,
+        say("user", "go"),
+        say("assistant", reply),
+        say("user", "<returncode>0</returncode>\n<output>\na\n</output>"),
+    )
+    assert trace.turns[1].content == reply
+    calls = [(call.name, call.arguments) for call in trace.turns[1].tool_calls]
+    assert calls == ([("bash", {"command": command})] if command else [])
+    answer = trace.turns[2]
+    if command:
+        assert (answer.role, answer.tool_call_id) == ("tool", trace.turns[1].tool_calls[0].id)
+    else:
+        assert (answer.role, answer.origin) == ("user", "format_error")
+
+
+@pytest.mark.parametrize(
+    ("text", "extra", "failed"),
+    [
+        ("<returncode>1</returncode>\n<output>\n</output>", {}, True),
+        ("<returncode>-1</returncode>", {}, True),
+        ("<exception>timeout</exception>\n<returncode>3</returncode>", {}, True),
+        ("<returncode>0</returncode>\n<output>\n<returncode>1</returncode></output>", {}, False),
+        ("output: <returncode>1</returncode>", {}, False),
+        ("fine", {"returncode": 2}, True),
+        ("<returncode>1</returncode>", {"returncode": 0}, False),
+        ("gone", {"returncode": 0, "exception_info": "not run"}, True),
+    ],
+)
+def test_exit_codes_are_errors(tmp_path: Path, text: str, extra: dict[str, Any], failed: bool) -> None:
+    trace, _ = read_messages(tmp_path, say("assistant", "```bash\nls\n```"), say("user", text, **extra))
+    assert trace.turns[1].is_error is failed
+    assert trace.turns[1].content == text
+
+
+def test_several_actions_of_one_reply_get_their_results_in_order(tmp_path: Path) -> None:
+    trace, _ = read_messages(
+        tmp_path,
+        say("assistant", "both", actions=[{"command": "a"}, {"command": "b"}, {"command": None}]),
+        say("user", "of a", returncode=0),
+        say("user", "of b", returncode=0),
+        say("user", "by hand", returncode=0),
+        say("user", "and now?"),
+    )
+    assert [call.arguments["command"] for call in trace.turns[0].tool_calls] == ["a", "b"]
+    ids = [call.id for call in trace.turns[0].tool_calls]
+    assert [turn.tool_call_id for turn in trace.turns[1:3]] == ids
+    assert [turn.origin for turn in trace.turns[3:]] == ["command", "prompt"]
+
+
+def test_an_interrupt_of_a_native_call_is_no_result(tmp_path: Path) -> None:
+    call = {"id": "x", "function": {"name": "bash", "arguments": "not json"}}
+    trace, _ = read_messages(
+        tmp_path,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        say("user", "stop", interrupt_type="UserInterruption"),
+        {"role": "tool", "tool_call_id": "unknown", "content": "late"},
+    )
+    assert trace.turns[0].tool_calls[0].raw_arguments == "not json"
+    assert (trace.turns[1].role, trace.turns[1].origin) == ("user", "UserInterruption")
+    assert trace.turns[2].tool_call_id == "unknown"
+
+
+def test_a_refused_reply_that_is_already_there_is_not_repeated(tmp_path: Path) -> None:
+    trace, _ = read_messages(
+        tmp_path,
+        say("assistant", "words"),
+        say("user", "no", interrupt_type="FormatError", model_response="words"),
+        say("user", "no again", interrupt_type="FormatError", model_response="other words"),
+        say("user", "no reply", interrupt_type="FormatError"),
+    )
+    assert [(turn.role, turn.content, turn.follows) for turn in trace.turns] == [
+        ("assistant", "words", None),
+        ("user", "no", None),
+        ("assistant", "other words", None),
+        ("user", "no again", 1),
+        ("user", "no reply", None),
+    ]
+
+
+def test_the_responses_api(tmp_path: Path) -> None:
+    response = {
+        "object": "response",
+        "id": "resp",
+        "model": "m",
+        "output": [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "why"}]},
+            {"type": "message", "content": [{"type": "output_text", "text": "so"}]},
+            {"type": "function_call", "call_id": "f1", "name": "bash", "arguments": '{"command": "ls"}'},
+            {"type": "function_call", "call_id": "f2", "arguments": "{}"},
+            {"type": "web_search_call"},
+        ],
+        "usage": {"input_tokens": 8, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 4}},
+        "extra": {"actions": []},
+    }
+    traces, stats = read_value(
+        mini_swe_agent,
+        tmp_path,
+        {
+            "messages": [
+                response,
+                {"type": "function_call_output", "call_id": "f1", "output": "no", "extra": {"returncode": 127}},
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "on"}]},
+            ],
+        },
+    )
+    reply, result, user = traces[0].turns
+    assert (reply.content, reply.thinking, reply.id, reply.model) == ("so", "why", "resp", "m")
+    assert reply.usage == Usage(input_tokens=8, output_tokens=2, cached_tokens=4)
+    assert [call.id for call in reply.tool_calls] == ["f1"]
+    assert (result.tool_call_id, result.is_error) == ("f1", True)
+    assert user.content == "on"
+    assert stats.skipped == {"tool call without a name": 1, "response item web_search_call": 1}
+
+
+def test_ids_that_a_log_uses_twice_stay_apart(tmp_path: Path) -> None:
+    def call(command: str) -> dict[str, Any]:
+        function = {"name": "bash", "arguments": json.dumps({"command": command})}
+        return {"role": "assistant", "content": "", "tool_calls": [{"id": "same", "function": function}]}
+
+    result = {"role": "tool", "tool_call_id": "same"}
+    trace, _ = read_messages(
+        tmp_path, call("a"), {**result, "content": "of a"}, call("b"), {**result, "content": "of b"}
+    )
+    answers = {call.arguments["command"]: answer.content for _, call, answer in trace.calls() if answer}
+    assert answers == {"a": "of a", "b": "of b"}
+
+
+def test_unknown_roles_and_broken_messages_are_counted(tmp_path: Path) -> None:
+    traces, stats = read_value(
+        mini_swe_agent, tmp_path, [say("user", "go"), say("oracle", "?"), 5, {"content": "no role"}]
+    )
+    assert len(traces[0].turns) == 1
+    assert stats.skipped == {"role oracle": 1, "message that is not an object": 1, "role NoneType": 1}
+
+
+@pytest.mark.parametrize("document", [{}, [], {"messages": {}}, {"messages": []}, 5, "text"])
+def test_a_document_without_messages_is_counted(tmp_path: Path, document: Any) -> None:
+    traces, stats = read_value(mini_swe_agent, tmp_path, document)
+    assert traces == []
+    assert stats.skipped == {"document without messages": 1}
+
+
+def test_a_cut_file_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "cut.json").write_text('[{"role": "user"')
+    traces, stats = read_path(mini_swe_agent, tmp_path / "cut.json")
+    assert traces == []
+    assert stats.skipped == {"not valid JSON": 1}
+
+
+@pytest.mark.parametrize(
+    ("record", "reward"),
+    [
+        ({"resolved": True}, 1.0),
+        ({"success": False}, 0.0),
+        ({"reward": 0.25}, 0.25),
+        ({"resolved": "yes"}, None),
+        ({"reward": float("nan")}, None),
+        ({"reward": 10**400}, None),
+        ({}, None),
+    ],
+)
+def test_verdicts(record: dict[str, Any], reward: float | None) -> None:
+    assert mini_swe_agent.reward_of({}, record) == reward
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 5, "completion_tokens": 1}, Usage(input_tokens=5, output_tokens=1)),
+        (
+            {"input_tokens": 5, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 3, "output_tokens": 2},
+            Usage(input_tokens=98, output_tokens=2, cached_tokens=90, cache_write_tokens=3),
+        ),
+        (
+            {"prompt_tokens": 95, "cache_read_input_tokens": 90, "completion_tokens": 2.0},
+            Usage(input_tokens=95, output_tokens=2, cached_tokens=90),
+        ),
+        ({"prompt_tokens": True, "completion_tokens": -4}, None),
+        ({"prompt_tokens": 2**70}, None),
+        ({}, None),
+        (None, None),
+        ([1], None),
+    ],
+)
+def test_usage(usage: Any, expected: Usage | None) -> None:
+    assert mini_swe_agent.usage_of(usage) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, ""),
+        ("a", "a"),
+        (["a", {"type": "text", "text": "b"}, {"type": "text", "text": ""}], "a\nb"),
+        ({"type": "tool_result", "content": [{"text": "c"}]}, "c"),
+        ([{"type": "image_url", "image_url": {"url": "u"}}], "[image_url]"),
+        ([{"type": "image", "source": {"path": "p.png"}}], "[image: p.png]"),
+        (7, "7"),
+        ([[[[[["deep"]]]]]], "[content]"),
+    ],
+)
+def test_text_of_content(content: Any, text: str) -> None:
+    assert mini_swe_agent.text_of(content) == text
+
+
+@pytest.mark.parametrize("value", [True, None, [], float("nan"), 10**30, ""])
+def test_times_that_are_none(value: Any) -> None:
+    assert mini_swe_agent.time_of(value) is None
+
+
+@pytest.mark.parametrize(
+    ("document", "ours"),
+    [
+        ([say("assistant", "```mswea_bash_command\nls\n```")], True),
+        ([say("user", "<returncode>0</returncode>")], True),
+        ([say("user", "Answer in one ```mswea_bash_command block"), say("assistant", "hi")], False),
+        ([say("assistant", "```bash\nls\n```")], False),
+        ([say("assistant", "```mswea_bash_command\nls\n```"), {"content": "no role"}], False),
+        ([], False),
+        ({"messages": [say("user", "hi"), say("assistant", "hi")]}, False),
+        ({"messages": [say("user", "hi")], "info": {"mini_version": "1"}}, True),
+        ({"messages": [say("user", "<returncode>0</returncode>")], "info": {}}, True),
+        ({"messages": [say("user", "hi")], "info": {}}, False),
+        ({"messages": [], "trajectory_format": "mini-swe-agent-1"}, True),
+        ({"messages": [], "trajectory_format": "other"}, False),
+        ({"trajectory_format": "mini-swe-agent-1"}, False),
+        (None, False),
+    ],
+)
+def test_only_its_own_marks_are_claimed(document: Any, ours: bool) -> None:
+    records = [document] if isinstance(document, dict) else []
+    assert mini_swe_agent.sniff(Head(records=records, document=document)) is ours
+
+
+def test_its_files_are_found(tmp_path: Path) -> None:
+    assert mini_swe_agent.sniff(read_head(LogFile(FIXTURES / "mini_swe_agent" / "tool_calls.traj.json")))
+
+
+def test_damage(tmp_path: Path) -> None:
+    document = json.loads((FIXTURES / "mini_swe_agent" / "tool_calls.traj.json").read_text())
+    survives_damage(mini_swe_agent, tmp_path, document)
+    text = [
+        say("assistant", "```bash\nls\n```", actions=[{"command": "ls"}]),
+        say("user", "no", returncode=1, timestamp=5.0),
+        {"object": "response", "output": [{"type": "message", "content": []}, {"type": "reasoning", "summary": []}]},
+        {"type": "function_call_output", "call_id": "f", "output": "o"},
+        say("user", "no", interrupt_type="FormatError", model_response="words"),
+        say("exit", "", exit_status="Submitted"),
+    ]
+    survives_damage(mini_swe_agent, tmp_path, text)
