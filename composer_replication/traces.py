@@ -103,7 +103,7 @@ class Turn(msgspec.Struct, omit_defaults=True):
     """
 
     role: Role
-    content: str = ""
+    content: str = msgspec.field(default_factory=str)  # a factory: the key is written even if the text is empty
     thinking: str = ""
     tool_calls: list[ToolCall] = []
     tool_call_id: str | None = None
@@ -247,6 +247,11 @@ class History(Sequence[Message]):
         return self._messages, self._start, self._stop
 
 
+def is_truncated(messages: Sequence[Message]) -> bool:
+    """Whether `max_history_tokens` took something from a state's history."""
+    return isinstance(messages, History) and messages.body[1] > 0
+
+
 class Context:
     """The model's context as a trace unfolds: feed it every turn with `before` and `add`, in order."""
 
@@ -264,10 +269,11 @@ class Context:
     def before(self, turn: Turn) -> None:
         """Bring the context to where the model was when this turn began."""
         if turn.follows is not None:
+            self._close_calls()
             self._continue_from(turn.follows)
         if turn.clears:
             self._clear(set(turn.clears))
-        if turn.role != "tool":
+        if turn.role != "tool" or turn.tool_call_id not in self._open_calls:
             self._close_calls()
 
     def add(self, turn: Turn) -> None:
@@ -286,8 +292,8 @@ class Context:
     def _continue_from(self, follows: int) -> None:
         """Go on behind an earlier turn. Histories handed out before keep the message list they have."""
         self._last = min(follows, len(self._rendered) - 1)
-        self._open_calls = []
         self._rebuild()
+        self._open_calls = _unanswered(self._messages)
 
     def _clear(self, calls: set[str]) -> None:
         def cleared(message: Message) -> Message:
@@ -338,7 +344,8 @@ class _Measure:
 
     def __init__(self, count_tokens: Callable[[str], int]) -> None:
         self._count = count_tokens
-        self._known: dict[int, int] = {}
+        # By identity. The message is kept too: a new one must not get the place, and so the count, of one that is gone.
+        self._known: dict[int, tuple[Message, int]] = {}
 
     def truncate(self, history: History, limit: int) -> History:
         messages, start, stop = history.body
@@ -355,14 +362,13 @@ class _Measure:
         return history.without_oldest(first - start)
 
     def _tokens(self, message: Message) -> int:
-        # Messages live as long as the trace's states, so their identities do not repeat.
         known = self._known.get(id(message))
         if known is None:
             calls = "".join(
                 call["function"]["name"] + call["function"]["arguments"] for call in message.get("tool_calls", ())
             )
-            known = self._known[id(message)] = self._count((message["content"] or "") + calls)
-        return known
+            known = self._known[id(message)] = (message, self._count((message["content"] or "") + calls))
+        return known[1]
 
 
 def estimate_tokens(text: str) -> int:
@@ -403,6 +409,16 @@ def parse_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return {}, text
     return (parsed, None) if isinstance(parsed, dict) else ({}, text)
+
+
+def _unanswered(messages: Sequence[Message]) -> list[str]:
+    """The calls at the end of a context that have no result yet."""
+    last = len(messages) - 1
+    while last >= 0 and messages[last]["role"] == "tool":
+        last -= 1
+    answered = {message["tool_call_id"] for message in messages[last + 1 :]}
+    calls = messages[last].get("tool_calls", ()) if last >= 0 else ()
+    return [call["id"] for call in calls if call["id"] not in answered]
 
 
 def _assistant_message(turn: Turn, *, strip_thinking: bool) -> Message:

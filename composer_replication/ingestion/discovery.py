@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+_LOGGER = logging.getLogger(__name__)
 # Never a log, and often large.
 _PASSED_FOLDERS = {".git", "node_modules", "__pycache__"}
 
@@ -15,7 +17,8 @@ _PASSED_FOLDERS = {".git", "node_modules", "__pycache__"}
 def find_files(paths: Iterable[str | Path], *, leave_out: Iterable[Path] = ()) -> list[Path]:
     """Every regular file behind the given paths, sorted; folders are searched to the bottom.
 
-    Links are followed; a folder is entered once, so a loop of links ends. Files named twice are found once.
+    Links are followed; a folder is entered once, so a loop of links ends. Files named twice are found once. A folder
+    that may not be read is logged as a warning.
 
     Raises:
         FileNotFoundError: a path that is neither a file nor a folder nor a glob that matches anything.
@@ -45,7 +48,7 @@ def _files_under(path: Path, left_out: set[str]) -> Iterator[Path]:
             yield path
         return
     entered = set(left_out)
-    for folder, subfolders, names in os.walk(path, followlinks=True):
+    for folder, subfolders, names in os.walk(path, onerror=_warn, followlinks=True):
         real = os.path.realpath(folder)
         if real in entered:
             subfolders.clear()
@@ -56,6 +59,10 @@ def _files_under(path: Path, left_out: set[str]) -> Iterator[Path]:
             file = Path(folder, name)
             if _is_regular(file):
                 yield file
+
+
+def _warn(error: OSError) -> None:
+    _LOGGER.warning("%s cannot be searched: %s", error.filename, error.strerror)
 
 
 def _is_regular(path: Path) -> bool:

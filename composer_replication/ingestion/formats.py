@@ -31,7 +31,14 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
-from composer_replication.ingestion.log_file import PADDING, UNREADABLE, LogFile, decode_value, values_in_line
+from composer_replication.ingestion.log_file import (
+    LONGEST_LINE,
+    PADDING,
+    UNREADABLE,
+    LogFile,
+    decode_value,
+    values_in_line,
+)
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
 
@@ -135,14 +142,17 @@ def _heads(log: LogFile) -> Iterator[Head]:
     with log.open(_GLANCE) as file:
         if not _OBJECT.search(file.peek()) and not _OBJECT.search(_content(log, _LOOKED_THROUGH)):
             return
-        for number, line in enumerate(file, 1):
-            values = values_in_line(line, IngestionStats())
-            if number == 1 and not values and line.lstrip(PADDING)[:1] in (b"{", b"["):
+        at_start = True
+        for line in file:
+            stats = IngestionStats()
+            values = values_in_line(line, stats)
+            if at_start and stats.skipped_truncated_lines and line.lstrip(PADDING)[:1] in (b"{", b"["):
                 # A document that is spread over lines, or damage.
-                document = decode_value(_content(log))
+                document = decode_value(_content(log)) if log.size <= LONGEST_LINE else UNREADABLE
                 if document is not UNREADABLE:
                     yield Head(records=[document] if isinstance(document, dict) else [], document=document)
                     return
+            at_start = at_start and not line.strip(PADDING)
             if not records and len(values) == 1 and isinstance(values[0], list):
                 yield Head(document=values[0])
                 return

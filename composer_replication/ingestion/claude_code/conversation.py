@@ -66,6 +66,7 @@ class Conversation:
         self.rewinds: list[_Rewind] = []
         """As long as there are any, `check_rewinds` wants to see every record's parent."""
         self._keeps: dict[int, list[int]] = {}
+        self._boundaries: set[str] = set()
         self._context_begins = False
         self._kept: list[str] = []
         self._cleared: list[str] = []
@@ -146,25 +147,27 @@ class Conversation:
             text = "\n".join(texts)
         else:
             text = content or ""
-        if record.uuid is not None and record.uuid in self._entry_of:
-            earlier = self._entries[self._entry_of[record.uuid]]
-            if earlier.role == "user" and earlier.content == text:
-                self._stats.skip("doubled record")
-                return
+        if self._has_text(record, text):
+            self._stats.skip("doubled record")
+            return
         self._take_text(record, text, line)
 
     def take_queued(self, record: Record, line: int) -> None:
         """A prompt that was typed while the model worked: it exists only as an attachment."""
         prompt = record.attachment.prompt if record.attachment else None
         text = joined(prompt)
-        if text:
-            self._add(Turn(role="user", content=text, origin="steering", timestamp=record.timestamp, line=line))
-        else:
+        if not text:
             self._stats.skip("empty message")
+        elif self._has_text(record, text):
+            self._stats.skip("doubled record")
+        else:
+            self._add(Turn(role="user", content=text, origin="steering", timestamp=record.timestamp, line=line))
         self.note(record)
 
     def compact(self, record: Record) -> None:
         """From the next entry on, the context begins anew."""
+        if self._is_known_boundary(record):
+            return
         self._context_begins = True
         preserved = record.compact_metadata.preserved if record.compact_metadata else None
         self._kept = preserved.uuids if preserved else []
@@ -172,6 +175,8 @@ class Conversation:
 
     def microcompact(self, record: Record) -> None:
         """From the next entry on, the results of some calls are out of the context."""
+        if self._is_known_boundary(record):
+            return
         if record.microcompact_metadata:
             self._cleared += record.microcompact_metadata.compacted_tools
         self.note(record)
@@ -206,7 +211,8 @@ class Conversation:
         for entry, tokens in self._usage.items():
             self._entries[entry].usage = _usage(tokens)
         for rewind in self.rewinds:
-            self._entries[rewind.at].follows = place[rewind.since] - 1
+            replaced = self._entries[rewind.since].follows
+            self._entries[rewind.at].follows = place[rewind.since] - 1 if replaced is None else replaced
         for entry, kept in self._keeps.items():
             self._entries[entry].keeps = [index for one in kept for index in range(place[one], place[one + 1])]
         return ordered
@@ -247,12 +253,27 @@ class Conversation:
         raw = bytes(block.content)
         # Some tools report a failure in the text alone.
         failed = block.is_error or (block.is_error is None and raw.startswith(_ERROR_TAG))
-        verbatim = self._verbatim_results and not failed and raw[0] == _QUOTE
-        content: Any = msgspec.Raw(raw) if verbatim else result_text(raw)
+        verbatim = self._verbatim_results and not failed and raw[0] == _QUOTE and _is_text(raw)
+        content: Any = msgspec.Raw(raw) if verbatim else result_text(raw, self._stats)
         result = Turn("tool", content, tool_call_id=call_id, is_error=failed, timestamp=record.timestamp, line=line)
         self._results[call_id] = result
         entry = self._calls.get(call_id)
         return self._add(result) if entry is None else entry
+
+    def _has_text(self, record: Record, text: str) -> bool:
+        """Whether a record of the user's side is there already."""
+        if record.uuid is None:
+            return False
+        entry = self._entry_of.get(record.uuid, -1)
+        return entry >= 0 and self._entries[entry].role == "user" and self._entries[entry].content == text
+
+    def _is_known_boundary(self, record: Record) -> bool:
+        if record.uuid is None or record.uuid not in self._boundaries:
+            if record.uuid is not None:
+                self._boundaries.add(record.uuid)
+            return False
+        self._stats.skip("doubled record")
+        return True
 
     def _is_repeated(self, turn: Turn, message: RecordedMessage) -> bool:
         """Whether a fragment is in the turn already. Only asked about a record whose uuid was seen before."""
@@ -263,6 +284,17 @@ class Conversation:
             (block.id in known if block.id else block.text in turn.content and block.thinking in turn.thinking)
             for block in message.content
         )
+
+
+def _is_text(raw: bytes) -> bool:
+    """Whether bytes can be copied into JSON: the decoder passes over the content of a result without looking at it."""
+    if raw.isascii():
+        return True
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _origin(text: str) -> str:
