@@ -54,6 +54,8 @@ _READER_MODULES = (
     ("otel", False),
     ("openai_chat", False),
 )
+# Elsewhere an id may be the number of a step, and every log has a first one.
+_UNIQUE_IDS = {"claude_code"}
 _SNIFFED_RECORDS = 64
 _GLANCE = 64 * 1024
 _LOOKED_THROUGH = 1024 * 1024
@@ -89,20 +91,24 @@ class LogFormat:
     """A format's name and its two functions.
 
     `flags_errors` says that the log itself marks failing results. Where it does not, results are judged by their text.
+    `unique_ids` says that no two turns in the world have one id: a turn that two files hold is then a copy.
     """
 
     name: str
     sniff: Sniff
     read: Read
     flags_errors: bool = False
+    unique_ids: bool = False
 
 
 _ADDED: dict[str, LogFormat] = {}
 
 
-def register_reader(name: str, sniff: Sniff, read: Read, *, flags_errors: bool = False) -> None:
+def register_reader(
+    name: str, sniff: Sniff, read: Read, *, flags_errors: bool = False, unique_ids: bool = False
+) -> None:
     """Add a format, or replace one of the same name. Added formats are asked before the built-in ones."""
-    _ADDED[name] = LogFormat(name, sniff, read, flags_errors)
+    _ADDED[name] = LogFormat(name, sniff, read, flags_errors, unique_ids)
 
 
 def added_readers() -> list[LogFormat]:
@@ -188,7 +194,7 @@ def _reader_module(name: str, flags_errors: bool) -> LogFormat:
         traces: Iterator[Trace] = import_module(path).read(log, options, stats)
         return traces
 
-    return LogFormat(name, sniff, read, flags_errors)
+    return LogFormat(name, sniff, read, flags_errors, name in _UNIQUE_IDS)
 
 
 @cache
