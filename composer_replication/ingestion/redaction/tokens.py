@@ -11,6 +11,8 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator
 
+from detect_secrets.plugins.base import RegexBasedDetector
+
 from composer_replication.ingestion.redaction.finding import Finding, Rule
 
 _LIBRARY = "detect_secrets.plugins"
@@ -37,7 +39,7 @@ _LACKING: dict[str, str] = {
     "DOPPLER_TOKEN": r"dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9._-]{40,}",
     "FIGMA_TOKEN": rf"fig[dor]_{_URL_SAFE}{{30,}}",
     "GITHUB_TOKEN": r"(?:github_pat_[A-Za-z0-9_]{36,}|gh[pousr]_[A-Za-z0-9]{36,})",
-    "GITLAB_TOKEN": rf"gl(?:pat|dt|rt|oas|cbt|ptt|ft|imt|agent|soat|ffct)-[A-Za-z0-9_.-]{{20,}}",
+    "GITLAB_TOKEN": r"gl(?:pat|dt|rt|oas|cbt|ptt|ft|imt|agent|soat|ffct)-[A-Za-z0-9_.-]{20,}",
     "GOOGLE_API_KEY": rf"AIza{_URL_SAFE}{{35}}",
     "GOOGLE_CLIENT_SECRET": rf"GOCSPX-{_URL_SAFE}{{24,}}",
     "GOOGLE_OAUTH_TOKEN": r"ya29\.[A-Za-z0-9._-]{30,}",
@@ -85,17 +87,17 @@ _PEM = re.compile(
     r"-----BEGIN (?P<name>[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?)-----(?:"
     r"(?:[A-Za-z0-9+/=\s:,.()\x80-\xff|\"'>-]|\\+[nrt\"]){40,20000}?-----END (?P=name)-----"
     rf"|(?:{_BREAK}+[A-Z][A-Za-z]+(?:-[A-Za-z]+)?: [^\n\\]{{0,100}})*(?:{_BREAK}+[A-Za-z0-9+/=]{{16,}})+"
-    rf"(?:{_BREAK}+[A-Za-z0-9+/=]{{1,15}}\Z)?)"
+    rf"(?:(?:\n|\\+n){_BREAK}*[A-Za-z0-9+/=]{{1,15}}(?=[ \t]*(?:\n|\\+n|\"|\Z)))?)"
     r"|---- BEGIN (?P<ssh>SSH2 ENCRYPTED PRIVATE KEY) ----[^#]{40,20000}?---- END (?P=ssh) ----"
     r"|PuTTY-User-Key-File-\d:[^#]{40,20000}?Private-MAC:\s*[0-9a-f]+"
 )
 _BASE64_LINE = re.compile(r"[A-Za-z0-9+/=]{30}")
 
 # Escapes end in a letter, which is no part of the token that follows.
-_ESCAPE_BEFORE = re.compile(r"(?:\\[nrtbf]|(?:\x1b|\\(?:u001b|x1b|033|e))\[[0-9;]*m|\\u00[0-9a-f]{2}|%[0-9A-F]{2})$")
+_ESCAPE_BEFORE = re.compile(r"(?:\\[nrtbf]|(?:\x1b|\\(?:u001b|x1b|033|e))\[[0-9;]*m|\\u00[0-9a-f]{2}|%[0-9A-F]{2})\Z")
 _TOKEN_TAIL = re.compile(r"[A-Za-z0-9_-]*")
 _MASK = re.compile(r"(?i)x{6}|example|your[-_]|redacted|\*{3}|\.{3}")
-_VALUE_END = re.compile(r"[\s\"'`<>]")
+_VALUE_END = re.compile(r"[\s\"'`<>]", re.ASCII)
 
 
 def token_rules() -> Iterator[Rule]:
@@ -114,11 +116,13 @@ def _library_patterns() -> Iterator[tuple[str, re.Pattern[str], str, Callable[[s
             continue
         module = importlib.import_module(f"{_LIBRARY}.{found.name}")
         for plugin in vars(module).values():
-            if isinstance(plugin, type) and plugin.__module__ == module.__name__ and hasattr(plugin, "denylist"):
-                kind = re.sub(r"[^A-Z0-9]+", "_", plugin.secret_type.upper()).strip("_")
+            if getattr(plugin, "__module__", None) != module.__name__:
+                continue
+            if isinstance(plugin, type) and issubclass(plugin, RegexBasedDetector):
+                kind = re.sub(r"[^A-Z0-9]+", "_", str(plugin.secret_type).upper()).strip("_")
                 # Only the plugin for web tokens has such a check: it decodes them.
                 accept = getattr(plugin, "is_formally_valid", _is_token)
-                for pattern in plugin.denylist:
+                for pattern in vars(plugin)["denylist"]:
                     yield found.name, pattern, kind, accept
 
 
@@ -163,8 +167,9 @@ def _length(span: tuple[int, int]) -> int:
 
 
 def begins_token(text: str, start: int) -> bool:
-    """Whether a word begins here: in the middle of one stands no token, but base64 or a name that ends like a prefix."""
-    if start == 0 or not text[start - 1].isalnum():
+    """Whether a word begins here: inside of one is base64, or a name that ends like a prefix."""
+    before = text[start - 1 : start]
+    if not (before.isascii() and before.isalnum()):
         return True
     return _ESCAPE_BEFORE.search(text, max(0, start - 16), start) is not None
 
