@@ -82,6 +82,11 @@ def test_text_without_secrets_stays(seed: int) -> None:
         "ssh-keygen -t ed25519 -f id_ed25519",
         "primary_key=a1b2c3d4e5f6a7b8c9d0, cache-key: v1-9f8e7d6c5b4a3f2e1d0c",
         "AKIAIOSFODNN7EXAMPLE",
+        'TOKEN_FILE=a1b2c3d4e5f6 api_key_id: "a1b2c3d4e5f6a7b8"',
+        "token: request.x509v3fields, secret: db->field1x2y3z4w5",
+        '"secret": "db-credentials-v2", "token": "refresh_token_2"',
+        "-----BEGIN PRIVATE KEY-----\\n(the key, as the tool has printed it, goes in here)\\n-----END PRIVATE KEY-----",
+        "foo@1.2.dev a@self.me icon@2x.ai",
         "/home/linuxbrew/.linuxbrew/bin /Users/runner/work app/home/alice/index.ts",
         "<EMAIL_1> <PASSWORD_12> <AWS_ACCESS_KEY_3> /home/user3/a",
     ],
@@ -109,6 +114,12 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
         ("postgres://app:{s}@db:5432/shop", "postgres://app:<PASSWORD_1>@db:5432/shop"),
         ("-H 'X-Api-Key: {s}'", "-H 'X-Api-Key: <SECRET_1>'"),
         ("Authorization: token {s}", "Authorization: token <SECRET_1>"),
+        ("git clone https://{s}@git.io/a.git", "git clone https://<URL_TOKEN_1>@git.io/a.git"),
+        ("a.ghp_{s}1234@host.io", "a.<GITHUB_TOKEN_1>@host.io"),
+        (
+            "//registry.npmjs.org/:_authToken=npm_{s}1234 && npm publish",
+            "//registry.npmjs.org/:_authToken=<NPM_TOKENS_1> && npm publish",
+        ),
     ],
 )
 def test_the_shape_around_a_secret_stays(text: str, redacted: str) -> None:
@@ -120,7 +131,8 @@ def test_short_passwords_in_shells_and_yaml() -> None:
     assert Redactor().text("export MYSQL_PASSWORD=hunter2\n") == "export MYSQL_PASSWORD=<PASSWORD_1>\n"
     assert Redactor().text("db:\n  password: hunter2\n") == "db:\n  password: <PASSWORD_1>\n"
     assert Redactor().text("    12→  password: hunter2\n") == "    12→  password: <PASSWORD_1>\n"
-    assert Redactor().text("a: 1\npassword=hunter2\n") == "a: 1\npassword=<PASSWORD_1>\n"
+    assert Redactor().text("a: 1\npassword: hunter2\n") == "a: 1\npassword: <PASSWORD_1>\n"
+    assert Redactor().text("create --password hunter2 a") == "create --password <PASSWORD_1> a"
     assert Redactor().text("connect(password=hunter2)") == "connect(password=hunter2)"
 
 
@@ -343,7 +355,16 @@ def test_text_without_anchors_stays(text: str) -> None:
         assert redactor.text(text) == text
 
 
+def test_web_tokens_go_with_their_signature_and_when_cut() -> None:
+    token = _made_up("json_web_token")
+    assert Redactor().text(f"x {token}, y") == "x <JSON_WEB_TOKEN_1>, y"
+    assert Redactor().text(f"x {token[:80]}") == "x <JSON_WEB_TOKEN_1>"
+
+
 def test_broken_text_survives() -> None:
+    assert Redactor().text(f"/home/{'a' * 63}é/x") == "/home/user1/x"
+    assert Redactor().text("sshpass -p a1b2c3àà x") == "sshpass -p <PASSWORD_1> x"
+    assert Redactor().text("https://me:a1b2c3àà@h.io") == "https://me:<PASSWORD_1>@h.io"
     secret = _made_up("generic_secret")
     assert Redactor().text(f"TOKEN={secret}à é") == "TOKEN=<SECRET_1> é"
     assert Redactor().text("caf\ud800é a.b@c-d.io 日本") == "caf\ud800é <EMAIL_1> 日本"

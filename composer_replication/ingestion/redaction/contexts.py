@@ -185,7 +185,7 @@ def _bare_value(text: str, name_start: int, value_start: int, found: tuple[int, 
         # In an env file everything up to the end of the line belongs to the value.
         rest = _REST_OF_LINE.match(text, start)
         end = rest.end() if rest else end
-    while end > start and text[end - 1] in ";&,":
+    while end > start and (text[end - 1] in ";&," or (text[end - 1] == ")" and "(" not in text[start:end])):
         end -= 1
     if not tight or not line_begins:
         cut = _NEXT_STATEMENT.search(text, start, end)
@@ -200,7 +200,8 @@ def _bare_value(text: str, name_start: int, value_start: int, found: tuple[int, 
 
 
 _URL = re.compile(
-    r"://(?P<user>[^\s:/?#@\"'<>`|\\]{0,200})(?::(?P<password>(?!\d{1,5}/)[^\s@\"'<>`\\]{1,500}))?@(?=[\w.\[-])"
+    r"://(?P<user>[^\s:/?#@\"'<>`|\\]{0,200})(?::(?P<password>(?!\d{1,5}/)[^\s@\"'<>`\\]{1,500}))?@(?=[\w.\[-])",
+    re.ASCII,
 )
 
 
@@ -238,9 +239,12 @@ _COMMAND_LINES = (
     re.compile(
         r"(?:mysql\w*|mariadb[\w-]*|mongo\w*|sshpass|redis-cli"
         r"|(?:docker|podman|helm|oc|az|twine|npm|ftp)[ \t][a-z \t]{0,40}login)\b"
-        r"[^\n|;]{0,300}?[ \t]-[paw][ \t=]*[\"']?(?P<value>[^\s\"'`]+)"
+        r"[^\n|;]{0,300}?[ \t]-[paw][ \t=]*[\"']?(?P<value>[^\s\"'`]+)",
+        re.ASCII,
     ),
-    re.compile(r"(?:curl|wget)\b[^\n|;]{0,400}?[ \t](?:-u|--user)[ \t=]*[\"']?[^\s:\"']+:(?P<value>[^\s\"'`]+)"),
+    re.compile(
+        r"(?:curl|wget)\b[^\n|;]{0,400}?[ \t](?:-u|--user)[ \t=]*[\"']?[^\s:\"']+:(?P<value>[^\s\"'`]+)", re.ASCII
+    ),
 )
 
 

@@ -21,8 +21,6 @@ _NOBODY = re.compile(
         (?:\.(?:com|org|net|io|dev|edu|co|local|internal|test|invalid|example))?
     )"""
 )
-# GitHub's addresses that hide a mail address hold the account's name and number instead.
-_GITHUB_ACCOUNT = re.compile(r"(?i)\d+\+[\w-]+@users\.noreply\.github\.com")
 
 # Top-level domains people have mail under. A list, because `x@self.weight` and `getty@tty1.service` are no addresses.
 _DOMAINS = word_set(
@@ -106,7 +104,7 @@ def _is_address(address: str, top: str) -> bool:
         return False
     if _NO_DOMAIN.match(address, address.index("@") + 1):
         return False
-    return _NOBODY.fullmatch(address) is None or _GITHUB_ACCOUNT.fullmatch(address) is not None
+    return _NOBODY.fullmatch(address) is None
 
 
 def _home_directories(text: str) -> Iterator[Finding]:
