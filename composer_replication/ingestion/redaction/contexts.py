@@ -56,11 +56,13 @@ _NAME_BEFORE = re.compile(r"[\w.$-]{0,48}\Z", re.ASCII)
 _OPERATOR = r"(?:[=>:]{0,2}[ \t]{0,8})"
 _VALUE = re.compile(
     rf"{_OPERATOR}(?:[A-Za-z][\w.\[\]| ]{{0,30}}=[ \t]*(?=[\"'`]))?(?:[rbuf@](?=[\"'`]))?"
-    r"(?:(?P<quote>\\*[\"'`])(?P<quoted>(?:(?!(?P=quote))\S)+)(?:(?P=quote)|\Z)|(?P<bare>[^\s\"'`,<>(){}\[\]|\\]+))",
+    r"(?:(?P<quote>\\*[\"'`])(?P<quoted>(?:(?!(?P=quote))\S){1,2048})(?:(?P=quote)|\Z)"
+    r"|(?P<bare>[^\s\"'`,<>(){}\[\]|\\]+))",
     re.ASCII,
 )
 # Our own placeholders end in ">" as XML tags do.
 _PLACEHOLDER = re.compile(r"[A-Z_]+_\d+")
+_LONGEST_SECRET = 2048
 _SPACE = re.compile(r"\s", re.ASCII)
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey|digest)[ \t]+")
 # A word of a name that code gives to a thing: letters and maybe a number, or CamelCase with numbers in it.
@@ -69,8 +71,8 @@ _WORD_BREAK = re.compile(r"[-_./:@]")
 _CODE = re.compile(
     r"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+[!?;]?|[A-Za-z_$][\w$]*[!?]|.*[(\[{]|\w+\(.*\)"
 )
-_AFTER_SCHEME = re.compile(r"[^\s\"'`,<>\\]+", re.ASCII)
-_REST_OF_LINE = re.compile(r"[^\s\"'`\\]+", re.ASCII)
+_AFTER_SCHEME = re.compile(r"[^\s\"'`,<>\\]{1,2049}", re.ASCII)
+_REST_OF_LINE = re.compile(r"[^\s\"'`\\]{1,2049}", re.ASCII)
 _NEXT_STATEMENT = re.compile(r"[;&]")
 # A shell's or an env file's assignment, maybe in a diff or behind the line numbers that a tool adds.
 _LINE_START = re.compile(
@@ -110,7 +112,7 @@ def secret_kind(name: str, value: str) -> str | None:
 
 def _is_secret(value: str, kind: str, *, literal: bool) -> bool:
     """`literal`: quotes or the place say that the value is no code."""
-    if not 6 <= len(value) <= 4096 or _SPACE.search(value) or stands_for_a_secret(value):
+    if not 6 <= len(value) <= _LONGEST_SECRET or _SPACE.search(value) or stands_for_a_secret(value):
         return False
     digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
     symbols = len(value) - digits - letters
@@ -144,8 +146,11 @@ def _is_identifier(value: str) -> bool:
 
 
 def _named_values(text: str) -> Iterator[Finding]:
+    blob_end = 0
     for match in _named_search().finditer(text.encode("latin-1")):
         start, end = match.span()
+        if start < blob_end:
+            continue
         separator = text[end - 1]
         before = _NAME_BEFORE.search(text, max(0, start - 48), start)
         name_start = before.start() if before else start
@@ -157,6 +162,10 @@ def _named_values(text: str) -> Iterator[Finding]:
             continue
         value = _VALUE.match(text, end)
         if value is None:
+            continue
+        if value["bare"] is not None and len(value["bare"]) > _LONGEST_SECRET:
+            # Encoded data. Its end is looked for once, not again for every word in it.
+            blob_end = value.end()
             continue
         if value["quoted"] is not None:
             found = value.span("quoted")

@@ -80,16 +80,22 @@ _LACKING: dict[str, str] = {
     "AZURE_CLIENT_SECRET": r"[A-Za-z0-9_~.-]{3}[78]Q~[A-Za-z0-9_~.-]{31,34}",
 }
 
-# A block that has its end, or as much of one as is there, because logs are cut. Line breaks may be escaped; whatever
+_KEY_BEGIN = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----|---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----"
+    r"|PuTTY-User-Key-File-\d:"
+)
+_KEY_END = re.compile(
+    r"-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----|---- END SSH2 ENCRYPTED PRIVATE KEY ----"
+    r"|Private-MAC:\s*[0-9a-f]+"
+)
+_LONGEST_KEY = 20_000
+_KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=\s:,.()\x80-\xff|\"'>_-]|\\+[nrt\"])+")
+# As much of a key as is there, because logs are cut: headers and lines of base64. Line breaks may be escaped; whatever
 # printed the lines may have numbered or quoted them.
 _BREAK = r"(?:\s|\\+[nrt]|[\"'+>|,]|\b\d{1,5}(?:[:|]|[\x80-\xff]+))"
-_PEM = re.compile(
-    r"-----BEGIN (?P<name>[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?)-----(?:"
-    r"(?:[A-Za-z0-9+/=\s:,.()\x80-\xff|\"'>-]|\\+[nrt\"]){40,20000}?-----END (?P=name)-----"
-    rf"|(?:{_BREAK}+[A-Z][A-Za-z]+(?:-[A-Za-z]+)?: [^\n\\]{{0,100}})*(?:{_BREAK}+[A-Za-z0-9+/=]{{16,}})+"
-    rf"(?:(?:\n|\\+n){_BREAK}*[A-Za-z0-9+/=]{{1,15}}(?=[ \t]*(?:\n|\\+n|\"|\Z)))?)"
-    r"|---- BEGIN (?P<ssh>SSH2 ENCRYPTED PRIVATE KEY) ----[^#]{40,20000}?---- END (?P=ssh) ----"
-    r"|PuTTY-User-Key-File-\d:[^#]{40,20000}?Private-MAC:\s*[0-9a-f]+"
+_CUT_KEY = re.compile(
+    rf"(?:{_BREAK}+[A-Z][A-Za-z]+(?:-[A-Za-z]+)?: [^\n\\]{{0,100}})*(?:{_BREAK}+[A-Za-z0-9+/=]{{16,}})+"
+    rf"(?:(?:\n|\\+n){_BREAK}*[A-Za-z0-9+/=]{{1,15}}(?=[ \t]*(?:\n|\\+n|\"|\Z)))?"
 )
 _BASE64_LINE = re.compile(r"[A-Za-z0-9+/=]{30}")
 
@@ -179,7 +185,12 @@ def _is_token(value: str) -> bool:
 
 
 def _private_keys(text: str) -> Iterator[Finding]:
-    for match in _PEM.finditer(text):
-        # Code that handles keys names the first line without having a key.
-        if _BASE64_LINE.search(text, match.start(), match.end()):
-            yield Finding(match.start(), match.end(), "PRIVATE_KEY")
+    begins = list(_KEY_BEGIN.finditer(text))
+    for begin, following in zip(begins, [*(later.start() for later in begins[1:]), len(text)], strict=True):
+        limit = min(following, begin.end() + _LONGEST_KEY)
+        end = _KEY_END.search(text, begin.end(), limit)
+        if end is None or not _KEY_BODY.fullmatch(text, begin.end(), end.start()):
+            end = _CUT_KEY.match(text, begin.end(), limit)
+        # Code that handles keys names the first line, maybe the last one too, without having a key.
+        if end is not None and _BASE64_LINE.search(text, begin.end(), end.end()):
+            yield Finding(begin.start(), end.end(), "PRIVATE_KEY")
