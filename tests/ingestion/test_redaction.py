@@ -245,6 +245,19 @@ def test_a_secret_spreads_through_the_trace() -> None:
     assert counts == {"SECRET": 11}
 
 
+def test_a_secret_spreads_into_json_that_escapes_it() -> None:
+    secret = 'pa"ss1\\x9Z'
+    trace = _trace(
+        Turn(role="tool", content=f"DB_PASSWORD='{secret}'"),
+        Turn(role="assistant", tool_calls=[ToolCall("c", "X", raw_arguments=json.dumps([f"run {secret}"]) + "}")]),
+        Turn(role="tool", content=f'{{"out": "a\\n{secret[:2]}nothing"}}'),
+    )
+    redact_trace(trace)
+    assert trace.turns[0].content == "DB_PASSWORD='<PASSWORD_1>'"
+    assert trace.turns[1].tool_calls[0].raw_arguments == '["run <PASSWORD_1>"]}'
+    assert trace.turns[2].content == '{"out": "a\\npanothing"}'
+
+
 def test_plain_words_do_not_spread() -> None:
     trace = _trace(
         Turn(role="tool", content="DATABASE_URL=postgres://app:shopkeeper@db/shop"),

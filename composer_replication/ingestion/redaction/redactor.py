@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from functools import cache
@@ -37,9 +38,10 @@ class Redactor:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self._gates, self._rules = _rules()
         self._placeholders: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
-        self._spreading: dict[str, tuple[str, re.Pattern[str]]] = {}
+        self._spreading: dict[str, tuple[str, re.Pattern[str], str]] = {}
         self._munged: dict[str, str] = {}
         self._homes: dict[str, str] = {}
 
@@ -53,28 +55,27 @@ class Redactor:
                 self.counts[HOME_USER] += text.count(home)
                 text = text.replace(home, replacement)
         # What was glued to a secret stands free once that is replaced, and may now be found.
-        while (redacted := self._once(text)) != text:
+        while (redacted := self._once(text)) is not text:
             text = redacted
-        return self.again(text)
+        return self.again(text) if self._spreading else text
 
     def _once(self, text: str) -> str:
         data = text.encode("utf-8", "surrogatepass")
-        gates, rules = _rules()
-        hits = gates.Match(data)
+        hits = self._gates.Match(data)
         if not hits:
             return text
         # One character for each byte, so that RE2's places and Python's are the same.
         view = text if len(data) == len(text) else data.decode("latin-1")
-        findings = [finding for index in sorted(hits) for finding in rules[index].find(view)]
+        findings = [finding for index in sorted(hits) for finding in self._rules[index].find(view)]
         if not findings:
             return text
         return _as_text(self._replace(view, _apart(findings)))
 
     def again(self, text: str) -> str:
         """The text without the secrets that are already known from their surroundings elsewhere."""
-        for secret, (kind, pattern) in self._spreading.items():
+        for secret, (kind, pattern, placeholder) in self._spreading.items():
             if secret in text:
-                text, count = pattern.subn(self._placeholders[secret], text)
+                text, count = pattern.subn(placeholder, text)
                 self.counts[kind] += count
         return text
 
@@ -160,7 +161,8 @@ class Redactor:
             self._numbers[kind] += 1
             known = self._placeholders[secret] = f"<{kind}_{self._numbers[kind]}>"
             if by_context and _is_distinctive(secret):
-                self._spreading[secret] = (kind, _anywhere(secret))
+                for form in (secret, json.dumps(secret, ensure_ascii=False)[1:-1]):
+                    self._spreading[form] = (kind, _anywhere(form), known)
         self.counts[kind] += 1
         return known
 
@@ -209,10 +211,8 @@ def _is_distinctive(secret: str) -> bool:
 
 
 def _anywhere(secret: str) -> re.Pattern[str]:
-    escaped = re.escape(secret)
-    in_json = re.escape(secret.replace("\\", "\\\\").replace('"', '\\"'))
-    either = escaped if in_json == escaped else f"(?:{in_json}|{escaped})"
-    return re.compile(rf"(?<![A-Za-z0-9]){either}(?![A-Za-z0-9])|(?<=\\[nrt]){either}(?![A-Za-z0-9])")
+    # Not inside of a longer word; but an escape before it ends in a letter.
+    return re.compile(rf"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])){re.escape(secret)}(?![A-Za-z0-9])")
 
 
 def _as_text(view: str) -> str:
