@@ -87,6 +87,7 @@ def test_text_without_secrets_stays(seed: int) -> None:
         '"secret": "db-credentials-v2", "token": "refresh_token_2"',
         "-----BEGIN PRIVATE KEY-----\\n(the key, as the tool has printed it, goes in here)\\n-----END PRIVATE KEY-----",
         "foo@1.2.dev a@self.me icon@2x.ai",
+        '"token_kind": 1, "secret": "cache_write_5m_kind", token = "\\U000f0001", key_mask: 0x00002B992DDFA232',
         "/home/linuxbrew/.linuxbrew/bin /Users/runner/work app/home/alice/index.ts",
         "<EMAIL_1> <PASSWORD_12> <AWS_ACCESS_KEY_3> /home/user3/a",
     ],
@@ -114,6 +115,8 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
         ("postgres://app:{s}@db:5432/shop", "postgres://app:<PASSWORD_1>@db:5432/shop"),
         ("-H 'X-Api-Key: {s}'", "-H 'X-Api-Key: <SECRET_1>'"),
         ("Authorization: token {s}", "Authorization: token <SECRET_1>"),
+        ("aws configure set aws_secret_access_key {s}", "aws configure set aws_secret_access_key <SECRET_1>"),
+        ("the password is {s}, I think", "the password is <PASSWORD_1>, I think"),
         ("git clone https://{s}@git.io/a.git", "git clone https://<URL_TOKEN_1>@git.io/a.git"),
         ("a.ghp_{s}1234@c-d.io", "a.<GITHUB_TOKEN_1>@c-d.io"),
         (

@@ -23,12 +23,14 @@ _KEYWORD = "|".join(word.replace("_?", "[_-]?") for word in DENYLIST if word.isa
 _KEYWORD = f"(?i:{_KEYWORD}|{_MORE_KEYWORDS})"
 
 # A key word with the rest of its name, and what separates a name from a value: `=`, `:`, `:=`, `=>`, the comma of
-# `getenv("API_KEY", "…")`, the end of an XML tag, the space behind an option or in a netrc file. RE2 finds the places;
-# the patterns below then look closer.
+# `getenv("API_KEY", "…")`, the end of an XML tag, a space (behind an option, in a netrc file, after `git config`, in
+# "the password is …"). RE2 finds the places; the patterns below then look closer.
 _NAMED = (
     rf"{_KEYWORD}[\w.-]*(?:\\*[\"'`])?[\])]?[ \t]*[=:,>]"
     rf"|-[\w-]*{_KEYWORD}[\w-]*[\"']?,?[ \t]"
     r"|(?:login|user|account)[ \t]+\S+\s+password[ \t]"
+    rf"|(?:setx?|ENV|ARG|config)[ \t]+[\w.-]*{_KEYWORD}[\w.-]*[ \t]"
+    r"|(?i:password|passphrase)[ \t]+is:?[ \t]"
 )
 _PASSWORD_WORDS = word_set("password passwd pwd pass passphrase pw")
 _SECRET_WORDS = _PASSWORD_WORDS | word_set("secret token key apikey credential credentials authorization auth cookie")
@@ -66,7 +68,7 @@ _LONGEST_SECRET = 2048
 _SPACE = re.compile(r"\s", re.ASCII)
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey|digest)[ \t]+")
 # A word of a name that code gives to a thing: letters and maybe a number, or CamelCase with numbers in it.
-_WORD = re.compile(r"[A-Za-z]*\d{0,4}|[a-z]*(?:\d{0,2}[A-Z][a-z]+)*\d{0,4}")
+_WORD = re.compile(r"[A-Za-z]*\d{0,4}|\d{1,2}[a-z]{1,2}|[a-z]*(?:\d{0,2}[A-Z][a-z]+)*\d{0,4}")
 _WORD_BREAK = re.compile(r"[-_./:@]")
 _CODE = re.compile(
     r"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+[!?;]?|[A-Za-z_$][\w$]*[!?]|.*[(\[{]|\w+\(.*\)"
@@ -99,7 +101,7 @@ def _kind_of(name: str) -> str | None:
     if not _PASSWORD_WORDS.isdisjoint(words) or "password" in joined or "passphrase" in joined or "passwd" in joined:
         return PASSWORD
     # `key` alone is the key of a mapping.
-    if words == ["key"] or words == ["cookie"]:
+    if words == ["key"]:
         return None
     return SECRET if not _SECRET_WORDS.isdisjoint(words) or "apikey" in joined or "secret" in joined else None
 
@@ -155,8 +157,8 @@ def _named_values(text: str) -> Iterator[Finding]:
         before = _NAME_BEFORE.search(text, max(0, start - 48), start)
         name_start = before.start() if before else start
         name = text[name_start:end].rstrip("=:,> \t\"'`])\\")
-        if separator in " \t" and "password" in name and not name.startswith("-"):
-            name = "password"  # netrc
+        if separator in " \t":
+            name = name.removesuffix(" is").split()[-1]
         kind = _kind_of(name)
         if kind is None or (separator == ">" and _PLACEHOLDER.fullmatch(name)):
             continue
