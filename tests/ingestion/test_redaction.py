@@ -261,6 +261,14 @@ def test_a_secret_spreads_into_json_that_escapes_it() -> None:
     assert trace.turns[2].content == '{"out": "a\\npanothing"}'
 
 
+def test_what_the_library_finds_by_a_name_spreads() -> None:
+    # Our own rule takes a hexadecimal number for no secret; the library's goes by the name and the length alone.
+    secret = "0x" + "12ab34cd56" * 3 + "7890abcd"
+    trace = _trace(Turn(role="assistant", content=f"run {secret}"), Turn(role="tool", content=f"aws_key = '{secret}'"))
+    redact_trace(trace)
+    assert trace.turns[0].content == "run <AWS_ACCESS_KEY_1>"
+
+
 def test_plain_words_do_not_spread() -> None:
     trace = _trace(
         Turn(role="tool", content="DATABASE_URL=postgres://app:shopkeeper@db/shop"),

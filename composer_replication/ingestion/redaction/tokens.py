@@ -21,8 +21,8 @@ _LIBRARY = "detect_secrets.plugins"
 # where a secret is but not where it ends, or misses common forms, and is replaced in this package.
 _NOT_USED = {"base", "high_entropy_strings", "ip_public", "keyword", "private_key", "basic_auth"}
 
-# Plugins whose patterns go by a variable's name: what it is set to may be no literal.
-_BY_NAME = {"ibm_cloud_iam", "ibm_cos_hmac", "softlayer", "cloudant"}
+# Plugins with patterns that go by a variable's name: elsewhere, what they find has no form of its own.
+_BY_NAME = {"aws", "ibm_cloud_iam", "ibm_cos_hmac", "softlayer", "cloudant"}
 
 _URL_SAFE = r"[A-Za-z0-9_-]"
 _LACKING: dict[str, str] = {
