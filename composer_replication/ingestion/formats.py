@@ -135,10 +135,7 @@ def find_format(log: LogFile) -> LogFormat | None:
 
 def read_head(log: LogFile) -> Head:
     """As much of a file's beginning as a reader is ever asked about."""
-    head = Head()
-    for head in _heads(log):
-        pass
-    return head
+    return max(_heads(log), key=lambda head: len(head.records), default=Head())
 
 
 def _heads(log: LogFile) -> Iterator[Head]:

@@ -33,8 +33,7 @@ def test_a_folder_that_cannot_be_listed_is_reported(tmp_path: Path, monkeypatch:
     report = ingest(tmp_path / "logs", into=tmp_path / "out")
     assert report.as_dict()["failures"] == {str(closed): "PermissionError: Permission denied"}
     assert report.as_dict()["files"]["logs"] == 1
-    with pytest.raises(PermissionError):
-        find_files([tmp_path / "logs"])
+    assert find_files([tmp_path / "logs"]) == [tmp_path / "logs" / "good.jsonl"]
 
 
 def test_the_output_may_lie_in_or_be_the_input(tmp_path: Path) -> None:
@@ -65,7 +64,7 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     report = ingest(tmp_path, into=tmp_path / "out")
     assert (report.unchanged, report.gone) == (1, 0)
     (trace,) = load_traces(tmp_path / "out")
-    assert trace.trace_id.endswith(r":bad\xff")
+    assert trace.trace_id.endswith(":bad\N{REPLACEMENT CHARACTER}")
 
 
 def test_paths_that_lead_nowhere(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
-import re2  # type: ignore[import-untyped]
+import re2
 from detect_secrets.plugins.keyword import DENYLIST
 
 from composer_replication.ingestion.redaction.finding import Finding, Rule, stands_for_a_secret, word_set

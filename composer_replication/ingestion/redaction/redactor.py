@@ -9,7 +9,7 @@ from functools import cache
 from itertools import repeat
 from typing import Any
 
-import re2  # type: ignore[import-untyped]
+import re2
 
 from composer_replication.ingestion.redaction.contexts import context_rules, secret_kind
 from composer_replication.ingestion.redaction.finding import Finding, Rule
