@@ -37,6 +37,7 @@ from composer_replication.ingestion.log_file import (
     UNREADABLE,
     LogFile,
     decode_value,
+    first_value,
     values_in_line,
 )
 from composer_replication.ingestion.statistics import IngestionStats
@@ -129,10 +130,7 @@ def find_format(log: LogFile) -> LogFormat | None:
 
 def read_head(log: LogFile) -> Head:
     """As much of a file's beginning as a reader is ever asked about."""
-    head = Head()
-    for head in _heads(log):
-        pass
-    return head
+    return [Head(), *_heads(log)][-1]
 
 
 def _heads(log: LogFile) -> Iterator[Head]:
@@ -152,6 +150,9 @@ def _heads(log: LogFile) -> Iterator[Head]:
                 if document is not UNREADABLE:
                     yield Head(records=[document] if isinstance(document, dict) else [], document=document)
                     return
+                if not values:
+                    # Values over several lines each, one after another: the first tells what they are.
+                    values = [first_value(_content(log, _LOOKED_THROUGH))]
             at_start = at_start and not line.strip(PADDING)
             if not records and len(values) == 1 and isinstance(values[0], list):
                 yield Head(document=values[0])
