@@ -37,6 +37,7 @@ from composer_replication.ingestion.log_file import (
     UNREADABLE,
     LogFile,
     decode_value,
+    first_value,
     values_in_line,
 )
 from composer_replication.ingestion.statistics import IngestionStats
@@ -135,7 +136,7 @@ def find_format(log: LogFile) -> LogFormat | None:
 
 def read_head(log: LogFile) -> Head:
     """As much of a file's beginning as a reader is ever asked about."""
-    return max(_heads(log), key=lambda head: len(head.records), default=Head())
+    return [Head(), *_heads(log)][-1]
 
 
 def _heads(log: LogFile) -> Iterator[Head]:
@@ -155,6 +156,9 @@ def _heads(log: LogFile) -> Iterator[Head]:
                 if document is not UNREADABLE:
                     yield Head(records=[document] if isinstance(document, dict) else [], document=document)
                     return
+                if not values:
+                    # Values over several lines each, one after another: the first tells what they are.
+                    values = [first_value(_content(log, _LOOKED_THROUGH))]
             at_start = at_start and not line.strip(PADDING)
             if not records and len(values) == 1 and isinstance(values[0], list):
                 yield Head(document=values[0])
