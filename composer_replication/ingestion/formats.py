@@ -129,9 +129,7 @@ def find_format(log: LogFile) -> LogFormat | None:
 
 def read_head(log: LogFile) -> Head:
     """As much of a file's beginning as a reader is ever asked about."""
-    head = Head()
-    for head in _heads(log):
-        pass
+    *_, head = Head(), *_heads(log)
     return head
 
 

@@ -97,7 +97,9 @@ def test_only_files_with_bytes_in_them(tree: Path) -> None:
     (tree / "nowhere.jsonl").symlink_to(tree / "gone")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(os.path.relpath(tree / "socket"))  # a short name: those of sockets are limited
-        assert names(tree, find_files([tree, tree / "pipe.jsonl", tree / "device.jsonl", tree / "nowhere.jsonl"])) == ALL
+        assert (
+            names(tree, find_files([tree, tree / "pipe.jsonl", tree / "device.jsonl", tree / "nowhere.jsonl"])) == ALL
+        )
 
 
 def test_names_that_are_no_text(tree: Path) -> None:

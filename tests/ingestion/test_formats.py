@@ -151,8 +151,10 @@ def test_the_head_of_a_document(tmp_path: Path, start: bytes) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [b"garbage", b'{"type":"user","message":{"content":"cut', b"[", b"{" * 5000, b"\x00\xff" * 3000, b"[1, 2]", b"5"]
-    + [b"\x00" * 10_000, b"\xef\xbb\xbf", b"{}"],
+    [
+        *(b"garbage", b'{"type":"user","message":{"content":"cut', b"[", b"{" * 5000, b"\x00\xff" * 3000),
+        *(b"[1, 2]", b"5", b"{}", b"\x00" * 10_000, b"\xef\xbb\xbf"),
+    ],
 )
 @pytest.mark.parametrize("times", [1, 50])
 def test_damaged_lines_at_the_start_do_not_hide_a_session(tmp_path: Path, damage: bytes, times: int) -> None:
@@ -169,7 +171,18 @@ def test_damaged_lines_at_the_start_do_not_hide_a_session(tmp_path: Path, damage
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n\n", b"\x00" * 5000, b"hello\nworld\n", bytes(range(256)) * 500, b"[]", b"{}", b"{", b'{"a": 1}\n', b"null"],
+    [
+        b"",
+        b"\n\n",
+        b"\x00" * 5000,
+        b"hello\nworld\n",
+        bytes(range(256)) * 500,
+        b"[]",
+        b"{}",
+        b"{",
+        b'{"a": 1}\n',
+        b"null",
+    ],
 )
 def test_files_that_are_no_logs(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.jsonl"

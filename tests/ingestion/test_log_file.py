@@ -193,7 +193,9 @@ def test_values_that_can_be_read(text: bytes, value: Any) -> None:
     assert recovered(b" " + text + b"\r\n")[0] == [value]
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b'{"a":1', b'{"a":1}{"b":2}', b"[" * 100_000, b"nul", b"\xff\xfe", b"{'a': 1}"])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"a":1', b'{"a":1}{"b":2}', b"[" * 100_000, b"nul", b"\xff\xfe", b"{'a': 1}"]
+)
 def test_values_that_cannot_be_read(text: bytes) -> None:
     assert decode_value(text) is UNREADABLE
 
@@ -268,7 +270,9 @@ def test_very_long_lines_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> No
     assert (found, stats.skipped_truncated_lines) == ([], 1)
 
 
-@pytest.mark.parametrize("garbage", ['{"' * 200_000, '{"a":' * 900 + '"' + "x" * 400_000, '{"a":[' + '{"b":1},' * 40_000])
+@pytest.mark.parametrize(
+    "garbage", ['{"' * 200_000, '{"a":' * 900 + '"' + "x" * 400_000, '{"a":[' + '{"b":1},' * 40_000]
+)
 def test_garbage_is_given_up_before_it_takes_minutes(garbage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts = 0
     scanner = log_file_module._SCANNER

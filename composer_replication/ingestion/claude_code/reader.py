@@ -199,8 +199,8 @@ def _origin(line: bytes) -> Origin:
         # Damaged, or of types that are new: the first record that names a session, field by field.
         values = [value for value in values_in_line(line, IngestionStats()) if isinstance(value, dict)]
         value = next((one for one in values if "sessionId" in one), {})
-        named = ((name, value.get(field)) for name, field in zip(Origin.__struct_fields__, ("sessionId", "cwd", "gitBranch")))
-        return Origin(**{name: given for name, given in named if isinstance(given, str)})
+        named = {field.name: value.get(field.encode_name) for field in msgspec.structs.fields(Origin)}
+        return Origin(**{name: given for name, given in named.items() if isinstance(given, str)})
 
 
 def _numbers(version: str) -> tuple[int, ...]:
