@@ -47,7 +47,7 @@ def random_session(rng: random.Random, turns: int = 8) -> Session:
         blocks = ["thinking"] * rng.randint(0, 1) + ["text"] * rng.randint(1, 2) + calls
         for block in blocks:
             if rng.random() < 0.2:
-                rng.choice([session.progress, session.summary])()
+                _ = session.progress() if rng.random() < 0.5 else session.summary()
             if rng.random() < 0.2 and open_calls:
                 session.result(open_calls.pop(rng.randrange(len(open_calls))), rng.choice(TEXTS))
             if block == "thinking":

@@ -25,6 +25,7 @@ from composer_replication.traces import ToolCall, Turn, Usage, parse_arguments
 
 SYNTHETIC = "<synthetic>"
 _QUOTE = ord('"')
+_NESTING = frozenset([dict, list])
 _ERROR_TAG = b'"<tool_use_error>'
 # What user records hold besides a human's prompt, by how their text begins.
 _ORIGINS = (
@@ -102,7 +103,10 @@ class Conversation:
                     call_id = block.id or f"{key}#{len(turn.tool_calls)}"
                     if call_id not in self._calls:
                         self._calls[call_id] = entry
-                        turn.tool_calls.append(ToolCall(call_id, block.name, *parse_arguments(block.input)))
+                        call = ToolCall(call_id, block.name, block.input or {})
+                        if not _NESTING.isdisjoint(map(type, call.arguments.values())):
+                            call.arguments, call.raw_arguments = parse_arguments(call.arguments)
+                        turn.tool_calls.append(call)
                 elif kind == "text":
                     turn.content = f"{turn.content}\n{block.text}" if turn.content else block.text
                 elif kind == "thinking":
