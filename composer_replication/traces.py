@@ -20,6 +20,7 @@ Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 NO_RESULT = "[no result was recorded for this call]"
 CLEARED_RESULT = "[Old tool result content cleared]"
+_DEEPEST = 100
 
 
 class TraceState(TypedDict):
@@ -64,7 +65,8 @@ class TraceExample(TypedDict, total=False):
 
 
 class ToolCall(msgspec.Struct, omit_defaults=True):
-    """A call as the assistant made it. `raw_arguments` is set only if the arguments are not a JSON object."""
+    """A call as the assistant made it. `raw_arguments` is set only if the arguments are not a JSON object, or are
+    nested beyond reason."""
 
     id: str
     name: str
@@ -400,15 +402,38 @@ def dump_json(value: Any) -> str:
 def parse_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
     """Arguments as a log has them (object, JSON text, anything) to `ToolCall`'s `arguments` and `raw_arguments`."""
     if isinstance(given, Mapping):
-        return dict(given), None
+        arguments = dict(given)
+        return ({}, _text_of(arguments)) if _is_deep(arguments) else (arguments, None)
     if given is None or given == "":
         return {}, None
-    text = given if isinstance(given, str) else dump_json(given)
+    text = given if isinstance(given, str) else _text_of(given)
     try:
         parsed = msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return {}, text
-    return (parsed, None) if isinstance(parsed, dict) else ({}, text)
+    return (parsed, None) if isinstance(parsed, dict) and not _is_deep(parsed) else ({}, text)
+
+
+def _is_deep(value: dict[str, Any]) -> bool:
+    """Whether values are nested so deeply that walking through them could break off in some later stage."""
+    layer: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        layer = [
+            inner
+            for one in layer
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not layer:
+            return False
+    return True
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return dump_json(value)
+    except RecursionError:
+        return f"[a {type(value).__name__} that is nested too deeply]"
 
 
 def _unanswered(messages: Sequence[Message]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -180,7 +181,14 @@ def test_keeps_stand_behind_the_turn_and_stay_with_it() -> None:
 
 
 def test_clears_hold_from_there_on() -> None:
-    turns = [says("a", "c1", "c2"), result("c1"), result("c2"), says("b", clears=["c1"]), says("c"), user("d", follows=2)]
+    turns = [
+        says("a", "c1", "c2"),
+        result("c1"),
+        result("c2"),
+        says("b", clears=["c1"]),
+        says("c"),
+        user("d", follows=2),
+    ]
     trace = trace_of(*turns, says("e"))
     assert seen(trace)[1:] == [
         ["a", CLEARED_RESULT, "of c2"],
@@ -251,7 +259,7 @@ def test_memory_grows_with_the_trace_and_not_with_its_square() -> None:
 
 def test_histories_share_their_messages() -> None:
     states: list[TraceState] = list(trace_of(user("go"), says("a"), says("b"), says("c")).states())
-    for earlier, later in zip(states, states[1:], strict=False):
+    for earlier, later in pairwise(states):
         assert isinstance(later["messages"], History)
         assert all(one is other for one, other in zip(earlier["messages"], later["messages"], strict=False))
 

@@ -159,10 +159,9 @@ def _heads(log: LogFile) -> Iterator[Head]:
                 if not values:
                     # Values over several lines each, one after another: the first tells what they are.
                     values = [first_value(_content(log, _LOOKED_THROUGH))]
-            at_start = at_start and not line.strip(PADDING)
-            if not records and len(values) == 1 and isinstance(values[0], list):
+            if at_start and len(values) == 1 and isinstance(values[0], list):
                 yield Head(document=values[0])
-                return
+            at_start = at_start and not line.strip(PADDING)
             records += [value for value in values if isinstance(value, dict)]
             if len(records) >= wanted:
                 whole_file = len(records) == 1 and len(line) == log.size

@@ -20,7 +20,7 @@ from typing import Any
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
 from composer_replication.ingestion.claude_code import read
-from composer_replication.traces import Trace, Turn
+from composer_replication.traces import Message, Trace, Turn
 
 Fields = dict[str, Any]
 SESSION_ID = "0b5e55ed"
@@ -147,11 +147,29 @@ def read_turns(path: Path) -> list[Turn]:
     return traces[0].turns
 
 
+def shape(trace: Trace) -> list[tuple[str, str]]:
+    """The role and the text of every turn."""
+    return [(turn.role, turn.content) for turn in trace.turns]
+
+
+def contents(messages: Iterable[Message]) -> list[str]:
+    return [message["content"] for message in messages]
+
+
+def histories(path: Path) -> list[list[Message]]:
+    """What the model saw, for every state of a file that holds one conversation."""
+    traces, _ = read_file(path)
+    assert len(traces) == 1
+    return [list(state["messages"]) for state in traces[0].states()]
+
+
 def without_places(turns: Iterable[Turn]) -> list[Fields]:
     """The turns as plain values, without the numbers of their lines: what a session says, wherever it stands."""
     shown = []
     for turn in turns:
         values = {name: getattr(turn, name) for name in turn.__struct_fields__ if name != "line"}
+        if (turn.tool_call_id or "").startswith("line "):  # a result whose call the log does not name
+            values["tool_call_id"] = "line"
         shown.append(values)
     return shown
 

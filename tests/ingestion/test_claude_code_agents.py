@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from claude_sessions import SESSION_ID, Session, read_file
+from claude_sessions import SESSION_ID, Session, read_file, shape
 
 from composer_replication.ingestion.claude_code import ClaudeCodeIngester
-from composer_replication.traces import CLEARED_RESULT, Trace
-
-
-def shape(trace: Trace) -> list[tuple[str, str]]:
-    return [(turn.role, turn.content) for turn in trace.turns]
+from composer_replication.traces import CLEARED_RESULT
 
 
 def inline_session() -> Session:

@@ -147,7 +147,9 @@ def test_tokens_are_counted_by_whom_one_likes(tmp_path: Path) -> None:
 def tokens_of(messages: list[dict[str, Any]]) -> int:
     total = 0
     for message in messages:
-        calls = "".join(call["function"]["name"] + call["function"]["arguments"] for call in message.get("tool_calls", []))
+        calls = "".join(
+            call["function"]["name"] + call["function"]["arguments"] for call in message.get("tool_calls", [])
+        )
         total += estimate_tokens(message["content"] + calls)
     return total
 
@@ -155,11 +157,9 @@ def tokens_of(messages: list[dict[str, Any]]) -> int:
 @st.composite
 def sessions(draw: st.DrawFn) -> Session:
     session = Session()
-    number = 0
-    for _ in range(draw(st.integers(1, 8))):
+    for number in range(draw(st.integers(1, 8))):
         if draw(st.booleans()):
             session.prompt("p" * draw(st.integers(0, 60)))
-        number += 1
         calls = [f"c{number}.{index}" for index in range(draw(st.integers(0, 3)))]
         session.says(f"m{number}", "t" * draw(st.integers(1, 60)))
         for call in calls:

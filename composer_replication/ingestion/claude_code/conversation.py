@@ -21,10 +21,11 @@ from composer_replication.ingestion.claude_code.records import (
     result_text,
 )
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import ToolCall, Turn, Usage
+from composer_replication.traces import ToolCall, Turn, Usage, parse_arguments
 
 SYNTHETIC = "<synthetic>"
 _QUOTE = ord('"')
+_NESTING = frozenset([dict, list])
 _ERROR_TAG = b'"<tool_use_error>'
 # What user records hold besides a human's prompt, by how their text begins.
 _ORIGINS = (
@@ -102,7 +103,10 @@ class Conversation:
                     call_id = block.id or f"{key}#{len(turn.tool_calls)}"
                     if call_id not in self._calls:
                         self._calls[call_id] = entry
-                        turn.tool_calls.append(ToolCall(call_id, block.name, block.input or {}))
+                        call = ToolCall(call_id, block.name, block.input or {})
+                        if not _NESTING.isdisjoint(map(type, call.arguments.values())):
+                            call.arguments, call.raw_arguments = parse_arguments(call.arguments)
+                        turn.tool_calls.append(call)
                 elif kind == "text":
                     turn.content = f"{turn.content}\n{block.text}" if turn.content else block.text
                 elif kind == "thinking":
@@ -258,7 +262,11 @@ class Conversation:
         result = Turn("tool", content, tool_call_id=call_id, is_error=failed, timestamp=record.timestamp, line=line)
         self._results[call_id] = result
         entry = self._calls.get(call_id)
-        return self._add(result) if entry is None else entry
+        if entry is None:
+            # Not by `_add`: its call may still come, and then it stands elsewhere and must not begin the context.
+            self._entries.append(result)
+            entry = len(self._entries) - 1
+        return entry
 
     def _has_text(self, record: Record, text: str) -> bool:
         """Whether a record of the user's side is there already."""

@@ -199,8 +199,8 @@ def _origin(line: bytes) -> Origin:
         # Damaged, or of types that are new: the first record that names a session, field by field.
         values = [value for value in values_in_line(line, IngestionStats()) if isinstance(value, dict)]
         value = next((one for one in values if "sessionId" in one), {})
-        given = {"session_id": value.get("sessionId"), "cwd": value.get("cwd"), "git_branch": value.get("gitBranch")}
-        return Origin(**{name: text for name, text in given.items() if isinstance(text, str)})
+        named = {field.name: value.get(field.encode_name) for field in msgspec.structs.fields(Origin)}
+        return Origin(**{name: given for name, given in named.items() if isinstance(given, str)})
 
 
 def _numbers(version: str) -> tuple[int, ...]:

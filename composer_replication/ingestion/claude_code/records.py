@@ -132,7 +132,10 @@ def result_text(content: bytes, stats: IngestionStats) -> str:
         return joined(_RESULT.decode(content))
     except msgspec.ValidationError:
         value = decode_value(content, stats)
-        return content.decode("utf-8", "replace") if value is UNREADABLE else dump_json(value)
+        try:
+            return content.decode("utf-8", "replace") if value is UNREADABLE else dump_json(value)
+        except RecursionError:
+            return content.decode("utf-8", "replace")
     except UnicodeDecodeError:
         stats.recovered[REPLACED] += 1
         return result_text(content.decode("utf-8", "replace").encode(), stats)
@@ -161,7 +164,12 @@ class RecordDecoder:
                 self._stats.n_records_total += 1
                 self._stats.skip("not a JSON object")
                 continue
-            yield fit(value, self._type)
+            try:
+                record = fit(value, self._type)
+            except RecursionError:
+                self._stats.skip_line("nested too deeply")
+                continue
+            yield record
 
 
 def _is_whole_record(value: dict[str, Any]) -> bool:

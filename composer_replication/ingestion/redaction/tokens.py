@@ -125,7 +125,9 @@ def _library_patterns() -> Iterator[tuple[str, re.Pattern[str], str, Callable[[s
             if getattr(plugin, "__module__", None) != module.__name__:
                 continue
             if isinstance(plugin, type) and issubclass(plugin, RegexBasedDetector):
-                kind = re.sub(r"[^A-Z0-9]+", "_", str(getattr(plugin, "secret_type", plugin.__name__)).upper()).strip("_")
+                kind = re.sub(r"[^A-Z0-9]+", "_", str(getattr(plugin, "secret_type", plugin.__name__)).upper()).strip(
+                    "_"
+                )
                 # Only the plugin for web tokens has such a check: it decodes them.
                 accept = getattr(plugin, "is_formally_valid", _is_token)
                 for pattern in vars(plugin)["denylist"]:
