@@ -3,8 +3,8 @@
 "ours" is everything that `composer-replication ingest --no-redact` does: find the files, tell their format, read, pair,
 classify errors, write the traces and the manifest, with hashes. The peers only parse, and throw the result away. The
 corpus is made up in the shape of real sessions (claude_code_corpus.py), once at 1x and once at 4x. Memory is the whole
-process's peak. Redaction is measured apart, on the text of the traces. "typed_decode" and "to_traces" are the first steps
-of ours alone, and show where its time goes.
+process's peak. Redaction is measured apart, on the text of the traces. "typed_decode" and "to_traces" are the first
+steps of ours alone, and show where its time goes.
 """
 
 from __future__ import annotations
