@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, TypeAlias
 
 from composer_replication.ingestion.log_file import (
@@ -234,14 +235,26 @@ def nanoseconds(given: Any) -> int | None:
     return int(given * scale)
 
 
+_ISO_TIME = re.compile(
+    r"(\d{4})-?(\d\d)-?(\d\d)"
+    r"(?:[Tt ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)? ?(?:[Zz]|([+-])(\d\d)(?::?(\d\d))?)?)?",
+    re.ASCII,
+)
+
+
 def _from_iso(text: str) -> int | None:
+    """Read by hand: before Python 3.11, `fromisoformat` refuses `Z`, `+0000`, and nanoseconds."""
+    match = _ISO_TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    *parts, fraction, sign, hours, minutes = match.groups()
+    year, month, day, hour, minute, second = (int(part or 0) for part in parts)
     try:
-        time = datetime.fromisoformat(text.strip().replace("Z", "+00:00").replace("z", "+00:00"))
+        offset = timezone(timedelta(hours=int(hours or 0), minutes=int(minutes or 0)) * (-1 if sign == "-" else 1))
+        time = datetime(year, month, day, hour, minute, second, tzinfo=offset)
     except ValueError:
         return None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=timezone.utc)
-    return int(time.timestamp()) * 10**9 + time.microsecond * 1000
+    return int(time.timestamp()) * 10**9 + int((fraction or "0")[:9].ljust(9, "0"))
 
 
 def iso_time(time: int | None) -> str | None:
