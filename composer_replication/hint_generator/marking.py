@@ -6,8 +6,8 @@ Most results are no errors, and a log has gigabytes of them: an ordinary turn co
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from composer_replication.hint_generator.arguments import command_of
@@ -22,8 +22,14 @@ REPEAT_WINDOW = 3
 
 _MESSAGE_CHARACTERS = 400
 _COMMAND_CHARACTERS = 200
-_MOST_NAMES = 100
+_MOST_NAMES = 40
+_SCHEMA_CHARACTERS = 1000
+_MOST_CHOICES = 6
 _NEARBY = 64
+_MOST_RECENT = 16
+
+# Errors whose hint says what the tool takes.
+_ARGUMENT_KINDS = frozenset({"type_error", "json_decode", "malformed_call"})
 
 # Kinds that say nothing about the cause; arguments that are not JSON then are the cause.
 _VAGUE_KINDS = frozenset({"runtime_error", "command_failed", "mcp_error", "type_error", "malformed_call"})
@@ -77,23 +83,53 @@ class _Failed(NamedTuple):
     first_kind: str
 
 
-def mark_errors(trace: Trace, stats_counter: Counter[str] | None = None) -> None:
+class _Tools:
+    """What a trace tells of its tools, trimmed to what hints need: every error has a copy of it in the output."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._turns = trace.turns
+        self._definitions = _tool_definitions(trace)
+        self._schemas: dict[str, dict[str, Any] | None] = {}
+        self._seen = 0
+        self._called: dict[str, str] = {}
+        self._worked: dict[str, None] = {}
+
+    def schema(self, name: str) -> dict[str, Any] | None:
+        """The parameters that a tool takes, if the log defines it and they are few."""
+        if name not in self._schemas:
+            self._schemas[name] = _small_schema(self._definitions.get(name))
+        return self._schemas[name]
+
+    def names(self, index: int) -> list[str]:
+        """The tools that the log defines. Where it defines none: those that worked before this turn, so they exist."""
+        if self._definitions:
+            return list(islice(self._definitions, _MOST_NAMES))
+        # Errors come in order, so each turn is looked at once for all of them.
+        for number in range(self._seen, index):
+            turn = self._turns[number]
+            for call in turn.tool_calls:
+                self._called[call.id] = call.name
+            if turn.role == "tool" and not turn.is_error and turn.tool_call_id in self._called:
+                self._worked[self._called[turn.tool_call_id]] = None
+        self._seen = max(self._seen, index)
+        return list(islice(self._worked, _MOST_NAMES))
+
+
+def mark_errors(trace: Trace) -> None:
     """Set `error_kind` on failed results, and `tool_error` and `error_meta` on the turns that made the calls.
 
     `error_meta` is what hints are made of (`HintContext`). Of several failed calls in a turn, the first that is the
     student's mistake counts, else the first. A call that failed and is made again unchanged within the next three
     calls, with nothing changed in between, is a `repeated_failure`. Turns that are copies (`repeats`) get no
-    `tool_error`, so that nothing is learnt from them twice, and are not counted.
+    `tool_error`, so that nothing is learnt from them twice.
 
-    Args:
-        trace: changed in place. Texts go into `error_meta` as they are: redact the trace first.
-        stats_counter: counts the kinds of all failed results.
+    The trace is changed in place. Texts go into `error_meta` as they are; `redact_trace` covers `error_meta` too.
     """
     turns = trace.turns
     failing = [index for index, turn in enumerate(turns) if turn.is_error]
     if not failing:
         return
-    tools = _tool_definitions(trace)
+    tools = _Tools(trace)
     makers: dict[str, _Place] | None = None
     recent: list[_Failed] = []
     for index in failing:
@@ -107,7 +143,10 @@ def mark_errors(trace: Trace, stats_counter: Counter[str] | None = None) -> None
         kind, meta = _describe(turn, call)
         if call is not None and made_by is not None and place is not None:
             if is_students_mistake(kind):
-                recent = [one for one in recent if _calls_apart(turns, one.place, place) <= REPEAT_WINDOW]
+                # Results out of order are never far apart, so there is a limit too.
+                recent = [
+                    one for one in recent[-_MOST_RECENT:] if _calls_apart(turns, one.place, place) <= REPEAT_WINDOW
+                ]
                 failed = _failed(turns, recent, place, call, kind)
                 recent.append(failed)
                 if failed.times > 1:
@@ -117,12 +156,10 @@ def mark_errors(trace: Trace, stats_counter: Counter[str] | None = None) -> None
                         failed.times - 1,
                     )
             meta["error_kind"] = kind
-            _add_tools(meta, tools, call.name, turns, index)
+            _add_tools(meta, tools, call.name, index)
             if not made_by.repeats:
                 _blame(made_by, kind, meta)
         turn.error_kind = kind
-        if stats_counter is not None and not (made_by is not None and made_by.repeats):
-            stats_counter[kind] += 1
 
 
 def _maker_nearby(turns: list[Turn], index: int) -> _Place | None:
@@ -164,14 +201,23 @@ def _failed(turns: list[Turn], recent: list[_Failed], place: _Place, call: ToolC
 
 def _changed_between(turns: list[Turn], first: _Place, second: _Place) -> bool:
     """Whether a call between the two changed something, and worked."""
-    worked = {turn.tool_call_id for turn in turns[first.turn :] if turn.role == "tool" and not turn.is_error}
-    between = [
-        call
+    changing = {
+        call.id
         for index in range(first.turn, second.turn + 1)
         for position, call in enumerate(turns[index].tool_calls)
-        if first < (index, position) < second
-    ]
-    return any(call.id in worked and _changes_files(call) for call in between)
+        if first < (index, position) < second and _changes_files(call)
+    }
+    if not changing:
+        return False
+    # The results of the second call's turn are the last that matter: to the end of the trace would be quadratic.
+    for index in range(first.turn + 1, len(turns)):
+        turn = turns[index]
+        if turn.role == "tool":
+            if not turn.is_error and turn.tool_call_id in changing:
+                return True
+        elif index > second.turn:
+            break
+    return False
 
 
 def _describe(turn: Turn, call: ToolCall | None) -> tuple[str, dict[str, Any]]:
@@ -223,18 +269,49 @@ def _tool_definitions(trace: Trace) -> dict[str, Any]:
     return definitions
 
 
-def _add_tools(meta: dict[str, Any], tools: Mapping[str, Any], name: str, turns: list[Turn], index: int) -> None:
-    if tools:
-        meta["available_tools"] = list(tools)[:_MOST_NAMES]
-        if isinstance(tools.get(name), Mapping):
-            meta["tool_schema"] = tools[name]
-    elif "available_tools" not in meta and "tool_not_found" in (meta["error_kind"], meta.get("original_kind")):
-        # The log does not say which tools there are, but those that worked exist.
-        before = turns[:index]
-        worked = {turn.tool_call_id for turn in before if turn.role == "tool" and not turn.is_error}
-        names = dict.fromkeys(call.name for turn in before for call in turn.tool_calls if call.id in worked)
+def _small_schema(given: Any) -> dict[str, Any] | None:
+    """The names and types of a schema's parameters. Of many the required ones, and if those are many too, nothing."""
+    properties = given.get("properties") if isinstance(given, Mapping) else None
+    if not isinstance(properties, Mapping) or not properties:
+        return None
+    listed = given.get("required")
+    required = [name for name in listed if name in properties] if isinstance(listed, list) else []
+    for names in (list(properties), required):
+        small = {
+            "type": "object",
+            "properties": {str(name): _small_type(properties[name]) for name in names},
+            "required": required,
+        }
+        if names and len(dump_json(small)) <= _SCHEMA_CHARACTERS:
+            return small
+    return None
+
+
+def _small_type(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        return {}
+    choices = given.get("enum")
+    if isinstance(choices, list) and choices:
+        return {"enum": [choice for choice in choices[:_MOST_CHOICES] if isinstance(choice, (str, int))]}
+    if isinstance(given.get("type"), (str, list)):
+        return {"type": given["type"]}
+    options = given.get("anyOf")
+    kinds = (
+        [option.get("type") for option in options if isinstance(option, Mapping)] if isinstance(options, list) else []
+    )
+    return {"type": [kind for kind in kinds if isinstance(kind, str)]} if kinds else {}
+
+
+def _add_tools(meta: dict[str, Any], tools: _Tools, name: str, index: int) -> None:
+    kind = meta.get("original_kind", meta["error_kind"])
+    if kind in _ARGUMENT_KINDS:
+        schema = tools.schema(name)
+        if schema is not None:
+            meta["tool_schema"] = schema
+    elif kind == "tool_not_found" and "available_tools" not in meta:
+        names = tools.names(index)
         if names:
-            meta["available_tools"] = list(names)[:_MOST_NAMES]
+            meta["available_tools"] = names
 
 
 def _identity(call: ToolCall) -> str:
