@@ -27,6 +27,7 @@ from composer_replication.traces import (
     Turn,
     Usage,
     estimate_tokens,
+    is_truncated,
     parse_arguments,
     render_action,
 )
@@ -282,12 +283,19 @@ def test_a_limit_is_met_exactly() -> None:
     assert [len(seen(trace, max_history_tokens=limit, system_prompt="abcd")[0]) for limit in (2, 3, 4)] == [2, 3, 4]
 
 
+def test_truncation_can_be_told() -> None:
+    trace = trace_of(user("1234"), user("5678"), says("a"))
+    told = [is_truncated(next(trace.states(max_history_tokens=limit))["messages"]) for limit in (1, 2)]
+    assert told == [True, False]
+    assert not is_truncated([])
+
+
 def test_counts_belong_to_their_messages() -> None:
     """Cleared messages make room in memory for new ones, which must not be taken for them."""
     turns: list[Turn] = []
     for number in range(300):
         call = f"c{number}"
-        turns += [says("", call, clears=[f"c{number - 1}"]), result(call, "x" * (400 if number % 2 else 4))]
+        turns += [says("", call, clears=[f"c{number - 2}"]), result(call, "x" * (400 if number % 2 else 4))]
     trace = trace_of(*turns, says("end"))
     lengths = [len(state["messages"]) for state in trace.states(max_history_tokens=200)]
     fresh = []
