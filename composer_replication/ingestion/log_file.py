@@ -116,20 +116,20 @@ class _BoundedFile(io.RawIOBase):
             count = self._file.readinto(buffer[: self.left])
             self.left = self.left - count if count else 0
             self.hasher.update(buffer[:count])
-            if self._line <= LONGEST_LINE:
-                # The last line end is mostly near the end of the buffer: only a long line makes it look at the whole.
-                tail = max(0, count - _TAIL)
-                end = bytes(buffer[tail:count]).rfind(b"\n") + tail
-                if end < tail:
-                    end = bytes(buffer[:tail]).rfind(b"\n")
-                self._line = count - end - 1 if end >= 0 else self._line + count
-                return count
-            start = bytes(buffer[:count]).find(b"\n") if count else 0
-            if start >= 0:
+            if count and self._line > LONGEST_LINE:
+                start = bytes(buffer[:count]).find(b"\n")
+                if start < 0:
+                    continue
                 # The rest of the long line is gone; what follows it moves to the front, behind its line end.
-                buffer[: count - start] = bytes(buffer[start:count])
-                self._line = 0
-                return count - start
+                count -= start
+                buffer[:count] = bytes(buffer[start : start + count])
+            # The last line end is mostly near the end of the buffer: only a long line makes it look at the whole.
+            tail = max(0, count - _TAIL)
+            end = bytes(buffer[tail:count]).rfind(b"\n") + tail
+            if end < tail:
+                end = bytes(buffer[:tail]).rfind(b"\n")
+            self._line = count - end - 1 if end >= 0 else self._line + count
+            return count
 
     def close(self) -> None:
         self._file.close()

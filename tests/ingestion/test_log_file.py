@@ -97,6 +97,8 @@ def test_a_file_that_shrinks_ends_where_it_ends(tmp_path: Path) -> None:
     assert log.size == 24
     os.truncate(log.path, 8)
     assert len(list(log.lines())) == 1
+    assert log._last_read is not None
+    assert log._last_read.left == 0
     assert log.digest() == written(tmp_path, b'{"a":1}\n', "other").digest()
 
 
@@ -116,7 +118,7 @@ def test_lines_longer_than_the_longest_are_cut_and_the_next_are_whole(
     assert lines[21:41] == short[20:]
     for cut in (lines[20], lines[41]):
         assert long.startswith(cut)
-        assert 100 < len(cut) <= 100 + 2 * buffer_size
+        assert 100 < len(cut) <= 100 + buffer_size
     assert len(lines) == 42
     # The digest is of the whole file all the same, and took no second reading.
     digest = log.digest()
@@ -251,6 +253,10 @@ def test_what_is_recovered_of_a_line(line: bytes, values: int, broken: int) -> N
     assert stats.skipped_truncated_lines == stats.skipped["broken line"] == broken
     assert stats.recovered["beside a broken part"] == (values if broken else 0)
     assert stats.recovered["glued to another record"] == (0 if broken else values - 1)
+
+
+def test_recovered_values_are_unicode_too() -> None:
+    assert recovered(b'{"a":"\\ud800"}{"b":"\xff"}')[0] == [{"a": "\ufffd"}, {"b": "\ufffd"}]
 
 
 def test_deep_nesting_is_counted_wherever_it_is_met() -> None:
