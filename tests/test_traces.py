@@ -353,7 +353,6 @@ def test_a_limit_is_met_exactly() -> None:
     assert [len(seen(trace, max_history_tokens=limit, system_prompt="abcd")[0]) for limit in (2, 3, 4)] == [2, 3, 4]
 
 
-<<<<<<< HEAD
 def truncated(messages: list[Message], limit: int) -> list[Message]:
     """The rule in full: the longest tail of whole units that fits, the newest unit whatever it costs."""
     lead = [message for message in messages if message["role"] == "system" and message["content"] == "S"]
@@ -384,13 +383,13 @@ def test_truncation_is_the_plain_rule(trace: Trace, limit: int, data: st.DataObj
     whole = [list(state["messages"]) for state in trace.states(system_prompt="S")]
     cut = list(trace.states(system_prompt="S", max_history_tokens=limit, count_tokens=len))
     assert [list(state["messages"]) for state in cut] == [truncated(messages, limit) for messages in whole]
-=======
+
+
 def test_truncation_can_be_told() -> None:
     trace = trace_of(user("1234"), user("5678"), says("a"))
     told = [is_truncated(next(trace.states(max_history_tokens=limit))["messages"]) for limit in (1, 2)]
     assert told == [True, False]
     assert not is_truncated([])
->>>>>>> tests_a
 
 
 def test_counts_belong_to_their_messages() -> None:

@@ -85,17 +85,19 @@ def ingest_source(file: Path, earlier: ManifestEntry | None, store: TraceStore, 
     except OutputError:
         raise
     except Exception as error:  # noqa: BLE001 - one bad file must not end a run over thousands
-        return Outcome(_failed(entry, earlier, f"{type(error).__name__}: {error}", options, store))
+        return failed_source(file, earlier, f"{type(error).__name__}: {error}", store, options)
     entry.stats = stats.as_dict()
     return Outcome(entry, is_new=True)
 
 
-def _failed(
-    entry: ManifestEntry, earlier: ManifestEntry | None, reason: str, options: IngestOptions, store: TraceStore
-) -> ManifestEntry:
+def failed_source(
+    file: Path, earlier: ManifestEntry | None, reason: str, store: TraceStore, options: IngestOptions
+) -> Outcome:
+    """The outcome of a source that could not be read. Earlier traces are kept if they are such as are wanted now."""
+    source = source_name(file)
     if earlier is not None and earlier.settings == options.settings and store.has(earlier.output):
-        return msgspec.structs.replace(earlier, source=entry.source, status="failed", reason=reason)
-    return ManifestEntry(entry.source, entry.key, "failed", entry.size, 0, settings=options.settings, reason=reason)
+        return Outcome(msgspec.structs.replace(earlier, source=source, status="failed", reason=reason))
+    return Outcome(ManifestEntry(source, source_key(file), "failed", 0, 0, settings=options.settings, reason=reason))
 
 
 def is_current(entry: ManifestEntry, file: Path, options: IngestOptions, store: TraceStore) -> bool:

@@ -11,6 +11,8 @@ from ingestion.sessions_on_disk import answer, call, session, turn, write
 
 from composer_replication.cli import app as cli
 from composer_replication.ingestion.claude_code import ClaudeCodeIngester
+from composer_replication.ingestion.formats import find_format
+from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.store import load_traces
 
 REJECTED = "The user doesn't want to proceed with this tool use. The tool use was rejected."
@@ -121,16 +123,19 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_1(
 def test_a_failing_file_is_named_and_the_exit_code_is_1(
     logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(path: Path, *_: Any) -> Any:
-        raise RuntimeError("bad [bold]file")
+    def fail(log: LogFile) -> Any:
+        if log.stem == "fork":
+            raise RuntimeError("bad [bold]file")
+        return find_format(log)
 
     with monkeypatch.context() as patch:
         patch.setattr("composer_replication.ingestion.source.find_format", fail)
-        code, out, _ = run(capsys, logs / "s1.jsonl", "-o", tmp_path / "out", "-p", "1")
+        code, out, _ = run(capsys, logs, "-o", tmp_path / "out", "-p", "1")
     assert code == 1
     assert "failed:" in out
     assert "bad [bold]file" in " ".join(out.split())
-    assert run(capsys, logs / "s1.jsonl", "-o", tmp_path / "out")[0] == 0
+    assert len(list(load_traces(tmp_path / "out"))) == 1
+    assert run(capsys, logs, "-o", tmp_path / "out")[0] == 0
 
 
 def test_options_reach_the_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,8 +183,9 @@ def test_nothing_in_a_log_reaches_the_terminal_as_a_command(tmp_path: Path, caps
     ):
         _, out, err = run(capsys, *arguments)
         assert not set(out + err) & set("\x1b\x07\x9b\u202e")
-    _, out, _ = run(capsys, "--explain", log)
-    assert "wiped [bold]x[/] :key:" in out
+    for arguments in (["--explain", log], [log, "-o", tmp_path / "out"]):
+        _, out, _ = run(capsys, *arguments)
+        assert "wiped [bold]x[/] :key:" in " ".join(out.split())
 
 
 def test_audit_prints_both_counts_and_every_difference(

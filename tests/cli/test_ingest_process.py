@@ -19,6 +19,8 @@ ROOT = Path(cli.__file__).parents[2]
 # The package beside these tests, in a process of its own, as both console scripts start it.
 COMMAND = [sys.executable, "-c", "from composer_replication.cli import main; main()", "ingest"]
 
+FILES = 6
+
 
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), **more}
@@ -55,17 +57,18 @@ def test_json_is_one_pure_object_and_a_pipe_has_no_colours(logs: Path, tmp_path:
     assert "\x1b" not in table
 
 
-@pytest.fixture
-def many_logs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def many_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Enough for several tasks of a second or so."""
-    for number in range(8):
-        log = write(tmp_path / "many" / f"s{number}.jsonl", session(f"{number}"))
+    folder = tmp_path_factory.mktemp("many")
+    for number in range(FILES):
+        log = write(folder / f"s{number}.jsonl", session(f"{number}"))
         bulk = "".join(
             json.dumps(record) + "\n" for n in range(2500) for record in turn(f"{number}-{n}", result="word " * 500)
         )
         with log.open("a") as file:
             file.write(bulk)
-    return tmp_path / "many"
+    return folder
 
 
 def wait_until_busy(process: subprocess.Popen[str], folder: Path) -> None:
@@ -75,9 +78,13 @@ def wait_until_busy(process: subprocess.Popen[str], folder: Path) -> None:
         time.sleep(0.01)
 
 
-def processes_of(group: int) -> list[str]:
-    listed = subprocess.run(["ps", "-e", "-ww", "-o", "pgid=,args="], capture_output=True, text=True, check=True).stdout
-    return [line for line in listed.splitlines() if line.split()[0] == str(group) and "spawn_main" in line]
+def processes_of(group: int) -> list[int]:
+    """The ids of the readers that a run has started."""
+    listed = subprocess.run(
+        ["ps", "-e", "-ww", "-o", "pgid=,pid=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split(maxsplit=2) for line in listed.splitlines()]
+    return [int(pid) for owner, pid, command in rows if owner == str(group) and "spawn_main" in command]
 
 
 @pytest.mark.parametrize(
@@ -89,11 +96,13 @@ def test_a_run_that_is_stopped_leaves_no_process_and_nothing_half_written(
     out = tmp_path / "out"
     process = start(many_logs, "-o", out, "-p", "2")
     wait_until_busy(process, out)
+    os.kill(process.pid, signal.SIGSTOP)  # or it might be done before the rest of this
     assert processes_of(process.pid)
     second = start(many_logs, "-o", out)
     assert "another run is writing here" in second.communicate()[1]
     assert second.returncode == 1
     (os.killpg if to_all else os.kill)(process.pid, number)
+    os.kill(process.pid, signal.SIGCONT)
     err = process.communicate()[1]
     assert process.returncode == code
     if code == 130:
@@ -107,8 +116,18 @@ def test_a_run_that_is_stopped_leaves_no_process_and_nothing_half_written(
     last = start(many_logs, "-o", out, "--json")
     figures = json.loads(last.communicate()[0])
     assert figures["files"]["unchanged"] >= 1
-    assert figures["stats"]["n_states_emitted"] == 8 * 2501
+    assert figures["stats"]["n_states_emitted"] == FILES * 2501
     assert all(not name.endswith(".part") for name in names(out / "traces"))
+
+
+def test_readers_leave_ctrl_c_to_the_process_that_started_them(many_logs: Path, tmp_path: Path) -> None:
+    process = start(many_logs, "-o", tmp_path / "out", "-p", "2", "--json", "--no-redact")
+    wait_until_busy(process, tmp_path / "out")
+    for reader in processes_of(process.pid):
+        os.kill(reader, signal.SIGINT)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out)["stats"]["n_states_emitted"] == FILES * 2501
 
 
 def test_a_full_disk_is_one_line_and_the_next_run_goes_on(many_logs: Path, tmp_path: Path) -> None:

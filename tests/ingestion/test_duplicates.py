@@ -104,6 +104,17 @@ def test_the_session_that_began_first_owns_the_turn(tmp_path: Path) -> None:
     assert [entry.copies for entry in report.sources] == [["msg_x"], []]
 
 
+def test_a_turn_stays_where_an_earlier_run_put_it(tmp_path: Path) -> None:
+    late = write(tmp_path / "late.jsonl", session("a", "b", began="12:00"))
+    early = write(tmp_path / "early.jsonl", session("a", "c", began="09:00"))
+    ingest(late, into=tmp_path / "out")
+    before = next((tmp_path / "out" / "traces").iterdir()).stat().st_mtime_ns
+    report = ingest(early, late, into=tmp_path / "out")
+    assert [entry.copies for entry in report.sources] == [["msg_a"], []]
+    (output,) = (tmp_path / "out" / "traces").glob("*-late.jsonl")
+    assert output.stat().st_mtime_ns == before
+
+
 def test_a_touched_owner_stays_the_owner(tmp_path: Path) -> None:
     original = write(tmp_path / "logs" / "z.jsonl", session("a", "b"))
     ingest(original, into=tmp_path / "out")

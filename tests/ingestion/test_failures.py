@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ingestion.sessions_on_disk import append, session, write
 
-from composer_replication.ingestion import formats, workers
+from composer_replication.ingestion import formats, pipeline, workers
 from composer_replication.ingestion.formats import register_reader
 from composer_replication.ingestion.pipeline import IngestReport, ingest_logs
 from composer_replication.ingestion.source import IngestOptions
@@ -29,6 +35,14 @@ def _sniff(head: formats.Head) -> bool:
 
 def _explode(*_: object) -> Any:
     raise RuntimeError("boom")
+
+
+def _die(*_: object) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _linger(*_: object) -> Any:
+    time.sleep(60)
 
 
 @pytest.fixture
@@ -140,3 +154,60 @@ def test_a_full_disk_ends_the_run_and_keeps_what_is_done(tmp_path: Path, monkeyp
     assert all(not name.startswith(".") for name in outputs(tmp_path / "out"))
     report = ingest(tmp_path / "logs", into=tmp_path / "out")
     assert report.stats.n_states_emitted == 2
+
+
+def test_a_log_that_brings_its_process_down_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "_ADDED", {})
+    monkeypatch.setattr(workers, "_TASK_BYTES", 2000)  # several files in a task, several tasks
+    register_reader("deadly", _sniff, _die)
+    for name in ("a", "b", "c", "d", "e"):
+        write(tmp_path / "logs" / f"{name}.jsonl", session(name))
+    for name in ("x", "y"):
+        write(tmp_path / "logs" / f"{name}.jsonl", [{"explosive": "x" * 1200}])
+    report = ingest(tmp_path / "logs", into=tmp_path / "out", processes=2)
+    reason = "the process that read it died (exit code -9); is there enough memory?"
+    assert {Path(entry.source).stem: entry.reason for entry in report.with_status("failed")} == dict.fromkeys(
+        "xy", reason
+    )
+    assert sorted(trace.source.file[0] for trace in load_traces(tmp_path / "out")) == ["a", "b", "c", "d", "e"]
+    assert not active_children()
+
+
+def test_a_script_that_cannot_be_imported_is_told_so(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / "logs" / f"{name}.jsonl", session(name))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from composer_replication.ingestion import pipeline, workers\n"
+        "workers._TASK_BYTES = 1\n"
+        "pipeline.ingest_logs(['logs'], 'out', processes=2)\n"
+    )
+    path = str(Path(pipeline.__file__).parents[2])
+    result = subprocess.run(
+        [sys.executable, script.name],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 1
+    assert "a process that should read logs did not start (exit code 1): a script needs" in result.stderr
+
+
+def test_a_stop_does_not_wait_for_what_is_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "_ADDED", {})
+    monkeypatch.setattr(workers, "_TASK_BYTES", 1)
+    register_reader("lingering", _sniff, _linger)
+    write(tmp_path / "logs" / "slow.jsonl", [{"explosive": 1}])
+    write(tmp_path / "logs" / "quick.jsonl", session("a"))
+
+    def stop(size: int) -> None:
+        raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        ingest(tmp_path / "logs", into=tmp_path / "out", processes=2, on_progress=stop)
+    assert time.monotonic() - started < 30
+    assert not active_children()
