@@ -40,7 +40,7 @@ def test_the_output_may_lie_in_or_be_the_input(tmp_path: Path) -> None:
     write(tmp_path / "s1.jsonl", session("a"))
     for into in (tmp_path / "out", tmp_path):
         for _ in range(2):
-            figures = ingest(tmp_path / "s1.jsonl", tmp_path, into=into).as_dict()["files"]
+            figures = ingest(tmp_path, into=into).as_dict()["files"]
         assert figures["logs"] == figures["unchanged"] - figures["no_log"] == 1
 
 
