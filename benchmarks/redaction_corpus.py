@@ -190,7 +190,7 @@ KINDS: dict[str, Kind] = {
         "DB_PASSWORD",
         (*_NAMED, "password_option", "mysql_option", "netrc", "curl_user"),
     ),
-    "fly": Kind(_chars(BASE64, 400, "fm2_"), "FLY_API_TOKEN", _NAMED + ("prose", "escaped", "diff")),
+    "fly": Kind(_chars(BASE64, 400, "fm2_"), "FLY_API_TOKEN", (*_NAMED, "prose", "escaped", "diff")),
     "docker_login": Kind(
         lambda rng: base64.b64encode(f"{_word(rng)}:{_chars(ALPHANUMERIC, 12)(rng)}".encode()).decode(),
         "",

@@ -107,6 +107,9 @@ def test_letters_that_mix_case_are_secrets(text: str, value: str) -> None:
         "token=aBxQrtLLpw(user)",
         "connect(host, password=aBxQrtLLpw, port=1)",
         'api_token: "ACCESSTOKEN"',
+        "password=getPassword(user)",
+        'token = "iOSDeviceToken"',
+        "password: ~/secrets/dbPAssWord\n",
     ],
 )
 def test_words_and_names_in_letters_stay(text: str) -> None:
@@ -179,6 +182,8 @@ _FLY = "fm2_" + _drawn(string.ascii_letters + string.digits + "+/", 120) + "=="
         ("password=%24ecret123\n", "password=<PASSWORD_1>\n"),
         ("https://a.io/login?user=a&password=%24ecret123&b=1", "https://a.io/login?user=a&password=<PASSWORD_1>&b=1"),
         ("DB_PASSWORD==aB3dE6gH9\n", "DB_PASSWORD=<PASSWORD_1>\n"),
+        ("DB_PASSWORD=~aB3dE6gH9\n", "DB_PASSWORD=<PASSWORD_1>\n"),
+        ("docker run -e DB_PASSWORD==aB3dE6gH9 app", "docker run -e DB_PASSWORD=<PASSWORD_1> app"),
         ("DB_PASSWORD='*aB3+E6gH9'\n", "DB_PASSWORD='<PASSWORD_1>'\n"),
         ("DB_PASSWORD='%aB3+E6gH9'\n", "DB_PASSWORD='<PASSWORD_1>'\n"),
     ],

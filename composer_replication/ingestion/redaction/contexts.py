@@ -74,11 +74,13 @@ _WORD_BREAK = re.compile(r"[-_./:@]")
 _CODE = re.compile(
     r"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+[!?;]?|[A-Za-z_$][\w$]*[!?]|.*[(\[{]|\w+\(.*\)"
 )
-_MEMBER = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_MEMBER_OR_CALL = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:\.[A-Za-z_]\w*|\(.*\)?;?)")
 _LETTERS = re.compile(r"[A-Za-z]+")
 # How names are put together: `dbPassword`, `getHTTPToken`. What is drawn at random is seldom made of syllables.
 _HUMP = re.compile(r"[A-Z]{2,5}(?![a-z])|[A-Z]?[a-z]+|[A-Z]")
-_SYLLABLE = re.compile(r"(?i)(?=.{2})[a-z]*[aeiouy]|[a-z]?db|cfg|cmd|ctx|dst|http|jwt|msg|pwd|sql|src|ssh|str|tls|tmp")
+_SYLLABLE = re.compile(
+    r"(?i)(?=.{2})[a-z]*[aeiouy]|[eix]\Z|[a-z]?db|cfg|cmd|ctx|dst|http|jwt|msg|pwd|sql|src|ssh|str|tls|tmp"
+)
 _AFTER_SCHEME = re.compile(r"[^\s\"'`,<>\\]{1,2049}", re.ASCII)
 _REST_OF_LINE = re.compile(r"[^\s\"'`\\]{1,2049}", re.ASCII)
 _NEXT_STATEMENT = re.compile(r"[;&]")
@@ -126,8 +128,10 @@ def _is_secret(value: str, kind: str, *, literal: bool) -> bool:
         return False
     digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
     symbols = len(value) - digits - letters
-    if value[0] in "/~." and not (len(value) in (40, 88) and digits and not _is_identifier(value)):
-        return False  # a path
+    # A path; but base64 has slashes too, and a password may begin with anything.
+    path = value[0] in "/." or (value[0] == "~" and "/" in value)
+    if path and not (len(value) in (40, 88) and digits and not _is_identifier(value)):
+        return False
     if kind == PASSWORD:
         if literal:
             mixed = not (value.islower() or value.isupper()) and symbols > value.count("-") + value.count("_")
@@ -135,7 +139,7 @@ def _is_secret(value: str, kind: str, *, literal: bool) -> bool:
                 return digits >= 6
             if digits:
                 return not _words_and_number(value)
-            return (mixed and value[-1] not in ".!?:([{" and not _MEMBER.fullmatch(value)) or _mixes_case(value)
+            return (mixed and value[-1] not in ".!?:([{" and not _MEMBER_OR_CALL.fullmatch(value)) or _mixes_case(value)
         return (
             len(value) >= 8 and digits > 0 and symbols > 0 and not _is_identifier(value) and not _CODE.fullmatch(value)
         )
@@ -152,7 +156,9 @@ def _is_secret(value: str, kind: str, *, literal: bool) -> bool:
 
 def _mixes_case(value: str) -> bool:
     """Letters in a mix of cases that no name has. In one case, or as a name, letters may be just words."""
-    if len(value) < 8 or value.islower() or value.isupper() or any(map(str.isdigit, value)) or "." in value:
+    if len(value) < 8 or value.islower() or value.isupper() or any(map(str.isdigit, value)):
+        return False
+    if _MEMBER_OR_CALL.fullmatch(value):
         return False
     return any(len(word) >= 4 and not _is_name(word) for word in _LETTERS.findall(value))
 
@@ -220,7 +226,7 @@ def _bare_value(text: str, name_start: int, value_start: int, found: tuple[int, 
     start, end = found
     option = text[name_start] == "-" or text[value_start - 1] in " \t"
     line_begins = _LINE_START.search(text, max(0, name_start - 40), name_start) is not None
-    if line_begins and text[value_start - 1 : start] == "==":
+    if (line_begins or text.endswith("-e ", 0, name_start)) and text[value_start - 1 : start] == "==":
         start = value_start  # a password may begin with anything
     tight = text[value_start - 1] == "=" and start == value_start
     if tight and line_begins:
