@@ -176,6 +176,7 @@ _FLY = "fm2_" + _drawn(string.ascii_letters + string.digits + "+/", 120) + "=="
         ),
         (f'"https://a.io/b?sig={_SIGNATURE}"', '"https://a.io/b?sig=<URL_SIGNATURE_1>"'),
         (f"https://a.io/b?a=1\\u0026sig={_SIGNATURE}", "https://a.io/b?a=1\\u0026sig=<URL_SIGNATURE_1>"),
+        ("https://a.io/b?sig=TBLoFtmYbqMxXXXC2ST%2Fem4egPl%3D", "https://a.io/b?sig=<URL_SIGNATURE_1>"),
         ("PASS=hunter2\n", "PASS=<PASSWORD_1>\n"),
         ("USER=a PASS=hunter2 ./run", "USER=a PASS=<PASSWORD_1> ./run"),
         ('auth: {user: "a", pass: "hunter2"}', 'auth: {user: "a", pass: "<PASSWORD_1>"}'),
@@ -210,6 +211,7 @@ def test_a_docker_login_goes_from_a_mapping_too() -> None:
         "token = *token2; password = &password2;",
         "password: *default_password2\n",
         "https://a.io/b?signature=none&sig=short1",
+        "https://a.io/b?sig=your-signature-goes-in-here",
     ],
 )
 def test_what_only_resembles_a_survivor_stays(text: str) -> None:

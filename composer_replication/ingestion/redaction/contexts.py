@@ -301,7 +301,8 @@ _URL_SIGNATURE = re.compile(
 
 def _url_signatures(text: str) -> Iterator[Finding]:
     for match in _URL_SIGNATURE.finditer(text):
-        if not stands_for_a_secret(match["value"]):
+        # Words have no digits. A signature has, and may have a row of one letter that would look like a mask.
+        if len(set(match["value"])) >= 12 and any(map(str.isdigit, match["value"])):
             yield Finding(*match.span("value"), "URL_SIGNATURE", by_context=True)
 
 
