@@ -18,12 +18,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import msgspec
 
 from composer_replication.ingestion.redaction import Redactor, redact_trace
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
+BASE32 = string.ascii_uppercase + "234567"
 UPPER_DIGITS = string.ascii_uppercase + string.digits
 ALPHANUMERIC = string.ascii_letters + string.digits
 URL_SAFE = ALPHANUMERIC + "_-"
@@ -54,15 +56,12 @@ class Case:
 
 
 def _chars(alphabet: str, length: int, prefix: str = "", suffix: str = "") -> Maker:
-    """Random characters, at least one digit and one letter among them."""
+    """Random characters, whatever comes."""
+    return lambda rng: prefix + "".join(rng.choices(alphabet, k=length)) + suffix
 
-    def make(rng: random.Random) -> str:
-        while True:
-            body = "".join(rng.choices(alphabet, k=length))
-            if any(map(str.isdigit, body)) and any(map(str.isalpha, body)) and body[0].isalnum() and body[-1].isalnum():
-                return prefix + body + suffix
 
-    return make
+def _chars_between(alphabet: str, shortest: int, longest: int) -> Maker:
+    return lambda rng: "".join(rng.choices(alphabet, k=rng.randint(shortest, longest)))
 
 
 def _joined(*parts: Maker | str) -> Maker:
@@ -125,7 +124,7 @@ _BARE = ("curl_header", "git_remote", "prose", "escaped", "numbered_lines", "dif
 _ANY = _NAMED + _BARE
 
 KINDS: dict[str, Kind] = {
-    "aws_access_key": Kind(_chars(UPPER_DIGITS, 16, "AKIA"), "AWS_ACCESS_KEY_ID", _ANY),
+    "aws_access_key": Kind(_chars(BASE32, 16, "AKIA"), "AWS_ACCESS_KEY_ID", _ANY),
     "aws_secret_key": Kind(_chars(BASE64, 40), "AWS_SECRET_ACCESS_KEY", _NAMED),
     "github_classic": Kind(_chars(ALPHANUMERIC, 36, "ghp_"), "GITHUB_TOKEN", _ANY),
     "github_fine_grained": Kind(
@@ -165,7 +164,7 @@ KINDS: dict[str, Kind] = {
     "azure_storage": Kind(_chars(BASE64, 86, suffix="=="), "AZURE_STORAGE_KEY", ("azure_connection",)),
     "npm": Kind(_chars(ALPHANUMERIC, 36, "npm_"), "NPM_TOKEN", (*_ANY, "npmrc")),
     "pypi": Kind(_chars(URL_SAFE, 120, "pypi-AgEIcHlwaS5vcmc"), "TWINE_PASSWORD", _ANY),
-    "hugging_face": Kind(_chars(ALPHANUMERIC, 34, "hf_"), "HF_TOKEN", _ANY),
+    "hugging_face": Kind(_chars(string.ascii_letters, 34, "hf_"), "HF_TOKEN", _ANY),
     "discord": Kind(
         _joined("M", _chars(ALPHANUMERIC, 23), ".", _chars(ALPHANUMERIC, 6), ".", _chars(ALPHANUMERIC, 27)),
         "DISCORD_TOKEN",
@@ -185,6 +184,20 @@ KINDS: dict[str, Kind] = {
     "generic_secret": Kind(_chars(URL_SAFE, 32), "FOO_SECRET", _NAMED),
     "password": Kind(
         _chars(PASSWORD, 14), "DB_PASSWORD", (*_NAMED, "password_option", "mysql_option", "netrc", "curl_user")
+    ),
+    "password_alphanumeric": Kind(
+        _chars_between(ALPHANUMERIC, 12, 16),
+        "DB_PASSWORD",
+        (*_NAMED, "password_option", "mysql_option", "netrc", "curl_user"),
+    ),
+    "fly": Kind(_chars(BASE64, 400, "fm2_"), "FLY_API_TOKEN", (*_NAMED, "prose", "escaped", "diff")),
+    "docker_login": Kind(
+        lambda rng: base64.b64encode(f"{_word(rng)}:{_chars(ALPHANUMERIC, 12)(rng)}".encode()).decode(),
+        "",
+        ("docker_config",),
+    ),
+    "azure_signature": Kind(
+        lambda rng: quote(base64.b64encode(rng.randbytes(32)).decode(), safe=""), "", ("signed_url",)
     ),
     "url_password": Kind(_chars(ALPHANUMERIC + "!-._~", 16), "", ("url", "git_remote_password")),
     "postgres": Kind(_chars(ALPHANUMERIC, 16), "", ("postgres",)),
@@ -274,6 +287,12 @@ PLACES: dict[str, Callable[[str, str], list[Turn]]] = {
     "bearer_json": lambda v, s: _call("WebFetch", {"url": "https://a.io", "headers": {"Authorization": f"Bearer {s}"}}),
     "bearer_python": lambda v, s: _call("Write", {"content": f'headers = {{"Authorization": "Bearer {s}"}}\n'}),
     "basic": lambda v, s: _bash(f'curl -H "Authorization: Basic {s}" https://api.service.io', "{}"),
+    "docker_config": lambda v, s: _bash(
+        "cat ~/.docker/config.json", json.dumps({"auths": {"registry.io": {"auth": s}}}, indent=2)
+    ),
+    "signed_url": lambda v, s: _bash(
+        f"curl -O 'https://store.blob.core.windows.net/a/b.zip?sv=2022-11-02&sp=r&sig={s}&se=2030-01-01'", "ok"
+    ),
     "pem": lambda v, s: _bash("cat id_rsa", f"{s}\n"),
     "pem_numbered": lambda v, s: _call(
         "Read", {"file_path": "id_rsa"}, "\n".join(f"{n:6}→{line}" for n, line in enumerate(s.splitlines(), 1))

@@ -26,7 +26,8 @@ _KEYWORD = f"(?i:{_KEYWORD}|{_MORE_KEYWORDS})"
 # `getenv("API_KEY", "…")`, the end of an XML tag, a space (behind an option, in a netrc file, after `git config`, in
 # "the password is …"). RE2 finds the places; the patterns below then look closer.
 _NAMED = (
-    rf"{_KEYWORD}[\w.-]*(?:\\*[\"'`])?[\])]?[ \t]*[=:,>]"
+    r"\b(?i:pass|pw)(?:\\*[\"'`])?[\])]?[ \t]*[=:]"
+    rf"|{_KEYWORD}[\w.-]*(?:\\*[\"'`])?[\])]?[ \t]*[=:,>]"
     rf"|-[\w-]*{_KEYWORD}[\w-]*[\"']?,?[ \t]"
     r"|(?:login|user|account)[ \t]+\S+\s+password[ \t]"
     rf"|(?:setx?|ENV|ARG|config)[ \t]+[\w.-]*{_KEYWORD}[\w.-]*[ \t]"
@@ -73,6 +74,13 @@ _WORD_BREAK = re.compile(r"[-_./:@]")
 _CODE = re.compile(
     r"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+[!?;]?|[A-Za-z_$][\w$]*[!?]|.*[(\[{]|\w+\(.*\)"
 )
+_MEMBER_OR_CALL = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:\.[A-Za-z_]\w*|\(.*\)?;?)")
+_LETTERS = re.compile(r"[A-Za-z]+")
+# How names are put together: `dbPassword`, `getHTTPToken`. What is drawn at random is seldom made of syllables.
+_HUMP = re.compile(r"[A-Z]{2,5}(?![a-z])|[A-Z]?[a-z]+|[A-Z]")
+_SYLLABLE = re.compile(
+    r"(?i)(?=.{2})[a-z]*[aeiouy]|[eix]\Z|[a-z]?db|cfg|cmd|ctx|dst|http|jwt|msg|pwd|sql|src|ssh|str|tls|tmp"
+)
 _AFTER_SCHEME = re.compile(r"[^\s\"'`,<>\\]{1,2049}", re.ASCII)
 _REST_OF_LINE = re.compile(r"[^\s\"'`\\]{1,2049}", re.ASCII)
 _NEXT_STATEMENT = re.compile(r"[;&]")
@@ -88,6 +96,8 @@ def context_rules() -> Iterator[Rule]:
     yield Rule(_NAMED, _named_values)
     yield Rule(r"://[^\s/?#@\"'<>]*@|://[^\s/?#@\"'<>:]*:[^\s@\"'<>]+@", _url_credentials)
     yield Rule(r"(?i:bearer|basic)[ \t]+[A-Za-z0-9._~+/=-]{8}", _authorization)
+    yield Rule(r"auth\\*[\"'][ \t]*:[ \t]*\\*[\"'][A-Za-z0-9+/]{8}", _docker_logins)
+    yield Rule(r"(?:[?&;]|u0026)(?:sig|X-(?:Amz|Goog)-Signature)=[A-Za-z0-9%+/_-]{20}", _url_signatures)
     yield Rule(r"(?i:mysql|mariadb|mongo|sshpass|redis-cli|login|curl|wget)[^\n]*[ \t]-[pauw]", _command_lines)
 
 
@@ -118,17 +128,23 @@ def _is_secret(value: str, kind: str, *, literal: bool) -> bool:
         return False
     digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))
     symbols = len(value) - digits - letters
-    if value[0] in "/~." and not (len(value) in (40, 88) and digits and not _is_identifier(value)):
-        return False  # a path
+    # A path; but base64 has slashes too, and a password may begin with anything.
+    path = value[0] in "/." or (value[0] == "~" and "/" in value)
+    if path and not (len(value) in (40, 88) and digits and not _is_identifier(value)):
+        return False
     if kind == PASSWORD:
         if literal:
             mixed = not (value.islower() or value.isupper()) and symbols > value.count("-") + value.count("_")
             if not letters:
                 return digits >= 6
-            return bool(digits and not _words_and_number(value)) or (mixed and value[-1] not in ".!?:([{")
+            if digits:
+                return not _words_and_number(value)
+            return (mixed and value[-1] not in ".!?:([{" and not _MEMBER_OR_CALL.fullmatch(value)) or _mixes_case(value)
         return (
             len(value) >= 8 and digits > 0 and symbols > 0 and not _is_identifier(value) and not _CODE.fullmatch(value)
         )
+    if literal and (_mixes_case(value) or _is_user_and_password(value)):
+        return True
     # Nobody gives a name this long in mixed case and with a number in it.
     long_and_mixed = len(value) >= 32 and not value.islower() and not value.isupper() and "." not in value
     if (_is_identifier(value) and not long_and_mixed) or _CODE.fullmatch(value):
@@ -136,6 +152,23 @@ def _is_secret(value: str, kind: str, *, literal: bool) -> bool:
     if literal:
         return len(value) >= 8 and digits >= 1 and letters >= 1
     return len(value) >= 16 and digits >= 2 and letters >= 2
+
+
+def _mixes_case(value: str) -> bool:
+    """Letters in a mix of cases that no name has. In one case, or as a name, letters may be just words."""
+    if len(value) < 8 or value.islower() or value.isupper() or any(map(str.isdigit, value)):
+        return False
+    if _MEMBER_OR_CALL.fullmatch(value):
+        return False
+    return any(len(word) >= 4 and not _is_name(word) for word in _LETTERS.findall(value))
+
+
+def _is_name(word: str) -> bool:
+    """`password`, `Password`, `PASSWORD`, `dbPassword`, `getHTTPToken`."""
+    if word[1:].islower() or word.isupper():
+        return True
+    humps = _HUMP.findall(word)
+    return sum(map(str.isupper, humps)) <= 1 and all(hump.isupper() or _SYLLABLE.match(hump) for hump in humps)
 
 
 def _words_and_number(value: str) -> bool:
@@ -175,6 +208,8 @@ def _named_values(text: str) -> Iterator[Finding]:
         else:
             if separator == ",":
                 continue
+            if name.lower() in ("pass", "pw") and separator == ":" and (name.isupper() or value["bare"].isdigit()):
+                continue  # a test's result
             found, literal = _bare_value(text, name_start, end, value.span("bare"))
         scheme = _SCHEME.match(text, found[0])
         if scheme:  # `Authorization: Bearer …`, whose second word is the secret
@@ -189,9 +224,11 @@ def _named_values(text: str) -> Iterator[Finding]:
 def _bare_value(text: str, name_start: int, value_start: int, found: tuple[int, int]) -> tuple[tuple[int, int], bool]:
     """The value without quotes, and whether the place says that it is a literal: a shell, an env, YAML or XML file."""
     start, end = found
-    tight = text[value_start - 1] == "=" and start == value_start
     option = text[name_start] == "-" or text[value_start - 1] in " \t"
     line_begins = _LINE_START.search(text, max(0, name_start - 40), name_start) is not None
+    if (line_begins or text.endswith("-e ", 0, name_start)) and text[value_start - 1 : start] == "==":
+        start = value_start  # a password may begin with anything
+    tight = text[value_start - 1] == "=" and start == value_start
     if tight and line_begins:
         # In an env file everything up to the end of the line belongs to the value.
         rest = _REST_OF_LINE.match(text, start)
@@ -241,9 +278,32 @@ def _authorization(text: str) -> Iterator[Finding]:
 
 def _is_user_and_password(value: str) -> bool:
     try:
-        return ":" in base64.b64decode(value, validate=True).decode("utf-8")
-    except (binascii.Error, UnicodeDecodeError):
+        decoded = base64.b64decode(value, validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):  # not base64, not ASCII, not UTF-8
         return False
+    return ":" in decoded and decoded.isprintable()
+
+
+# `{"auths": {"registry": {"auth": "…"}}}`
+_DOCKER_LOGIN = re.compile(r"\bauth\\*[\"'][ \t]*:[ \t]*\\*[\"'](?P<value>[A-Za-z0-9+/]{8,2048}={0,2})\\*[\"']")
+
+
+def _docker_logins(text: str) -> Iterator[Finding]:
+    for match in _DOCKER_LOGIN.finditer(text):
+        if _is_user_and_password(match["value"]):
+            yield Finding(*match.span("value"), "AUTHORIZATION", by_context=True)
+
+
+_URL_SIGNATURE = re.compile(
+    r"(?:[?&;]|u0026)(?:sig|X-(?:Amz|Goog)-Signature)=(?P<value>[A-Za-z0-9%+/_-]{20,2048}={0,2})"
+)
+
+
+def _url_signatures(text: str) -> Iterator[Finding]:
+    for match in _URL_SIGNATURE.finditer(text):
+        # Words have no digits. A signature has, and may have a row of one letter that would look like a mask.
+        if len(set(match["value"])) >= 12 and any(map(str.isdigit, match["value"])):
+            yield Finding(*match.span("value"), "URL_SIGNATURE", by_context=True)
 
 
 _COMMAND_LINES = (

@@ -41,7 +41,9 @@ def word_set(text: str) -> frozenset[str]:
 _STANDS_FOR_A_SECRET = re.compile(
     r"""(?ix)
     ^0x[0-9a-f]+[ul]*$ | ^\\[uUx] | ^0123456789 | ^[\[{(<]
-    | ^[$%@&*] (?=[\w({<*$\[]) | ^[.*x_-]+$ | [$#]\{ | \$\( | \{\{ | %\( | <[\w .-]+> | \*{3}
+    | ^[$@&] (?=[\w({<*$\[]) | ^[%*] [({<*$\[] | ^%\w+%$ | ^%[-+.\d]*[a-z]\d?$
+    | (?-i: ^\*(?:[a-z_]+|[A-Z_]+|[a-z]+(?:[A-Z][a-z]+)+)\d?$)
+    | ^[.*x_-]+$ | [$#]\{ | \$\( | \{\{ | %\( | <[\w .-]+> | \*{3}
     | \.{3} | … | \xe2\x80\xa6 | x{4} | example | place.?holder | change.?me | redacted | dummy | sample
     | \b(?:your|my|some|the|insert|replace|put)[-_. ]
     | your[-_]?(?:api|key|token|secret|password) | (?:key|token|secret|password)[-_]?here

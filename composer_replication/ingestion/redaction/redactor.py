@@ -13,6 +13,7 @@ import re2
 
 from composer_replication.ingestion.redaction.contexts import context_rules, secret_kind
 from composer_replication.ingestion.redaction.finding import Finding, Rule
+from composer_replication.ingestion.redaction.known import KnownSecrets
 from composer_replication.ingestion.redaction.personal import EMAIL, HOME_USER, munged, personal_rules
 from composer_replication.ingestion.redaction.tokens import token_rules
 
@@ -41,7 +42,7 @@ class Redactor:
         self._gates, self._rules = _rules()
         self._placeholders: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
-        self._spreading: dict[str, tuple[str, re.Pattern[str], str]] = {}
+        self._spreading = KnownSecrets()
         self._munged: dict[str, str] = {}
         self._homes: dict[str, str] = {}
 
@@ -73,11 +74,15 @@ class Redactor:
 
     def again(self, text: str) -> str:
         """The text without the secrets that are already known from their surroundings elsewhere."""
-        for secret, (kind, pattern, placeholder) in self._spreading.items():
-            if secret in text:
-                text, count = pattern.subn(placeholder, text)
-                self.counts[kind] += count
-        return text
+        places = self._spreading.find(text)
+        if not places:
+            return text
+        pieces, end = [], 0
+        for start, known in places:
+            self.counts[known.kind] += 1
+            pieces += [text[end:start], known.placeholder]
+            end = start + len(known.secret)
+        return "".join([*pieces, text[end:]])
 
     def value(self, value: Any) -> Any:
         """The same for every string in a JSON value, keys too. A key says what its value is, like a variable's name."""
@@ -162,7 +167,7 @@ class Redactor:
             known = self._placeholders[secret] = f"<{kind}_{self._numbers[kind]}>"
             if by_context and _is_distinctive(secret):
                 for form in (secret, json.dumps(secret, ensure_ascii=False)[1:-1]):
-                    self._spreading[form] = (kind, _anywhere(form), known)
+                    self._spreading.add(form, kind, known)
         self.counts[kind] += 1
         return known
 
@@ -208,11 +213,6 @@ def _is_distinctive(secret: str) -> bool:
     """Whether the text means this secret wherever it stands. A password that is a plain word does not."""
     kinds = [str.islower, str.isupper, str.isdigit, lambda character: not character.isalnum()]
     return len(secret) >= 6 and sum(any(map(kind, secret)) for kind in kinds) >= 2
-
-
-def _anywhere(secret: str) -> re.Pattern[str]:
-    # Not inside of a longer word; but an escape before it ends in a letter.
-    return re.compile(rf"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])){re.escape(secret)}(?![A-Za-z0-9])")
 
 
 def _as_text(view: str) -> str:

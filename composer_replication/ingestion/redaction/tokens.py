@@ -21,6 +21,9 @@ _LIBRARY = "detect_secrets.plugins"
 # where a secret is but not where it ends, or misses common forms, and is replaced in this package.
 _NOT_USED = {"base", "high_entropy_strings", "ip_public", "keyword", "private_key", "basic_auth"}
 
+# Plugins whose patterns are no more than a few letters and a word: `APACHE…` would be a token.
+_HARDLY_A_PREFIX = {"artifactory", "discord"}
+
 # Plugins with patterns that go by a variable's name: elsewhere, what they find has no form of its own.
 _BY_NAME = {"aws", "ibm_cloud_iam", "ibm_cos_hmac", "softlayer", "cloudant"}
 
@@ -38,6 +41,7 @@ _LACKING: dict[str, str] = {
     "DOCKER_TOKEN": rf"dckr_(?:pat|oat)_{_URL_SAFE}{{20,}}",
     "DOPPLER_TOKEN": r"dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9._-]{40,}",
     "FIGMA_TOKEN": rf"fig[dor]_{_URL_SAFE}{{30,}}",
+    "FLY_TOKEN": r"f(?:m\d[ar]?_[A-Za-z0-9+/_-]{20,}={0,2}|o1_[A-Za-z0-9_-]{40,})",
     "GITHUB_TOKEN": r"(?:github_pat_[A-Za-z0-9_]{36,}|gh[pousr]_[A-Za-z0-9]{36,})",
     "GITLAB_TOKEN": r"gl(?:pat|dt|rt|oas|cbt|ptt|ft|imt|agent|soat|ffct)-[A-Za-z0-9_.-]{20,}",
     "GOOGLE_API_KEY": rf"AIza{_URL_SAFE}{{35}}",
@@ -103,6 +107,8 @@ _BASE64_LINE = re.compile(r"[A-Za-z0-9+/=]{30}")
 _ESCAPE_BEFORE = re.compile(r"(?:\\[nrtbf]|(?:\x1b|\\(?:u001b|x1b|033|e))\[[0-9;]*m|\\u00[0-9a-f]{2}|%[0-9A-F]{2})\Z")
 _TOKEN_TAIL = re.compile(r"[A-Za-z0-9_-]*")
 _MASK = re.compile(r"(?i)x{6}|example|your[-_]|redacted|\*{3}|\.{3}")
+# `glpat-the-name-of-a-branch`
+_WORDS = re.compile(r"[a-z]+(?:[-_./][a-z]+){3,}")
 _VALUE_END = re.compile(r"[\s\"'`<>]", re.ASCII)
 
 
@@ -130,6 +136,8 @@ def _library_patterns() -> Iterator[tuple[str, re.Pattern[str], str, Callable[[s
                 )
                 # Only the plugin for web tokens has such a check: it decodes them.
                 accept = getattr(plugin, "is_formally_valid", _is_token)
+                if found.name in _HARDLY_A_PREFIX:
+                    accept = _is_token_with_digit
                 for pattern in vars(plugin)["denylist"]:
                     yield found.name, pattern, kind, accept
 
@@ -183,7 +191,12 @@ def begins_token(text: str, start: int) -> bool:
 
 
 def _is_token(value: str) -> bool:
-    return any(map(str.isdigit, value)) and len(set(value)) >= 8 and _MASK.search(value) is None
+    """The pattern has the prefix, so this is about masks and words alone. Many a token is drawn without a digit."""
+    return len(set(value)) >= 8 and _MASK.search(value) is None and _WORDS.fullmatch(value) is None
+
+
+def _is_token_with_digit(value: str) -> bool:
+    return any(map(str.isdigit, value)) and _is_token(value)
 
 
 def _private_keys(text: str) -> Iterator[Finding]:
