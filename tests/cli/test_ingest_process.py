@@ -73,7 +73,8 @@ def many_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def wait_until_busy(process: subprocess.Popen[str], folder: Path) -> None:
     """Until a first source is done, and others are being read."""
-    while not (folder / "manifest.jsonl").exists():
+    manifest = folder / "manifest.jsonl"
+    while not manifest.exists() or not manifest.read_bytes().endswith(b"\n"):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
 
