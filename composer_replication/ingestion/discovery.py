@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+_LOGGER = logging.getLogger(__name__)
 # Never a log, and often large.
 _PASSED_FOLDERS = {".git", "node_modules", "__pycache__"}
 
@@ -16,15 +18,15 @@ class NoSuchPathError(FileNotFoundError):
     """A path that a user gave leads to nothing."""
 
 
-def _raise(error: OSError) -> None:
-    raise error
+def _warn(error: OSError) -> None:
+    _LOGGER.warning("%s cannot be searched: %s", error.filename, error.strerror)
 
 
 def find_files(
     paths: Iterable[str | Path],
     *,
     leave_out: Iterable[Path] = (),
-    on_error: Callable[[OSError], None] = _raise,
+    on_error: Callable[[OSError], None] = _warn,
 ) -> list[Path]:
     """Every regular file behind the given paths, sorted; folders are searched to the bottom.
 
@@ -32,7 +34,7 @@ def find_files(
 
     Args:
         leave_out: files and folders that are not meant.
-        on_error: called with the error of a folder that cannot be listed; without it the error is raised.
+        on_error: called with the error of a folder that cannot be listed; without it, that is logged as a warning.
 
     Raises:
         NoSuchPathError: a path is neither a file nor a folder nor a glob that matches anything.

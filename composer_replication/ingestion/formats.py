@@ -31,7 +31,15 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
-from composer_replication.ingestion.log_file import PADDING, UNREADABLE, LogFile, decode_value, values_in_line
+from composer_replication.ingestion.log_file import (
+    LONGEST_LINE,
+    PADDING,
+    UNREADABLE,
+    LogFile,
+    decode_value,
+    first_value,
+    values_in_line,
+)
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
 
@@ -128,10 +136,7 @@ def find_format(log: LogFile) -> LogFormat | None:
 
 def read_head(log: LogFile) -> Head:
     """As much of a file's beginning as a reader is ever asked about."""
-    head = Head()
-    for head in _heads(log):
-        pass
-    return head
+    return [Head(), *_heads(log)][-1]
 
 
 def _heads(log: LogFile) -> Iterator[Head]:
@@ -141,17 +146,22 @@ def _heads(log: LogFile) -> Iterator[Head]:
     with log.open(_GLANCE) as file:
         if not _OBJECT.search(file.peek()) and not _OBJECT.search(_content(log, _LOOKED_THROUGH)):
             return
-        for number, line in enumerate(file, 1):
-            values = values_in_line(line, IngestionStats())
-            if number == 1 and not values and line.lstrip(PADDING)[:1] in (b"{", b"["):
+        at_start = True
+        for line in file:
+            stats = IngestionStats()
+            values = values_in_line(line, stats)
+            if at_start and stats.skipped_truncated_lines and line.lstrip(PADDING)[:1] in (b"{", b"["):
                 # A document that is spread over lines, or damage.
-                document = decode_value(_content(log))
+                document = decode_value(_content(log)) if log.size <= LONGEST_LINE else UNREADABLE
                 if document is not UNREADABLE:
                     yield Head(records=[document] if isinstance(document, dict) else [], document=document)
                     return
-            if not records and len(values) == 1 and isinstance(values[0], list):
+                if not values:
+                    # Values over several lines each, one after another: the first tells what they are.
+                    values = [first_value(_content(log, _LOOKED_THROUGH))]
+            if at_start and len(values) == 1 and isinstance(values[0], list):
                 yield Head(document=values[0])
-                return
+            at_start = at_start and not line.strip(PADDING)
             records += [value for value in values if isinstance(value, dict)]
             if len(records) >= wanted:
                 whole_file = len(records) == 1 and len(line) == log.size

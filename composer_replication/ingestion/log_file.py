@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from composer_replication.traces import Source
 
 LONGEST_LINE = 256 * 1024 * 1024
 _LONGEST_RECOVERED = 64 * 1024 * 1024
+_MOST_EFFORT = 16
 _TAIL = 64 * 1024
 _BUFFER = 1024 * 1024
 # Blanks, zeros that a file system left after a crash, and a byte order mark.
@@ -40,7 +42,7 @@ class LogFile:
     @property
     def stem(self) -> str:
         """The file's name without its last extension."""
-        return self.path.stem
+        return _readable(self.path.stem)
 
     @cached_property
     def size(self) -> int:
@@ -49,7 +51,7 @@ class LogFile:
 
     def source(self, log_format: str, *, version: str | None = None, line: int = 1) -> Source:
         """The provenance of a trace of this file."""
-        return Source(file=str(self.path), format=log_format, version=version, line=line)
+        return Source(file=_readable(str(self.path)), format=log_format, version=version, line=line)
 
     def open(self, buffer_size: int = _BUFFER) -> io.BufferedReader:
         """The file's bytes up to its size, to be iterated by lines."""
@@ -87,7 +89,7 @@ class LogFile:
         """The whole file as one JSON value; None, and counted, if it is not one."""
         with self.open() as file:
             text = file.read().strip(PADDING)
-        value = decode_value(text)
+        value = decode_value(text, stats)
         if value is UNREADABLE:
             stats.skip_line("not valid JSON")
             return None
@@ -114,36 +116,52 @@ class _BoundedFile(io.RawIOBase):
             count = self._file.readinto(buffer[: self.left])
             self.left = self.left - count if count else 0
             self.hasher.update(buffer[:count])
-            if self._line <= LONGEST_LINE:
-                self._line += count
-                # Looking at the end is enough: a buffer whose end has no line end is a long line, or nearly one.
-                if bytes(buffer[max(0, count - _TAIL) : count]).find(b"\n") >= 0:
-                    self._line = 0
-                return count
-            start = bytes(buffer[:count]).find(b"\n") if count else 0
-            if start >= 0:
+            if count and self._line > LONGEST_LINE:
+                start = bytes(buffer[:count]).find(b"\n")
+                if start < 0:
+                    continue
                 # The rest of the long line is gone; what follows it moves to the front, behind its line end.
-                buffer[: count - start] = bytes(buffer[start:count])
-                self._line = 0
-                return count - start
+                count -= start
+                buffer[:count] = bytes(buffer[start : start + count])
+            # The last line end is mostly near the end of the buffer: only a long line makes it look at the whole.
+            tail = max(0, count - _TAIL)
+            end = bytes(buffer[tail:count]).rfind(b"\n") + tail
+            if end < tail:
+                end = bytes(buffer[:tail]).rfind(b"\n")
+            self._line = count - end - 1 if end >= 0 else self._line + count
+            return count
 
     def close(self) -> None:
         self._file.close()
         super().close()
 
 
+REPLACED = "with replaced characters"
 UNREADABLE: Any = object()
 """What `decode_value` returns for text that is not one JSON value."""
 
 
-def decode_value(text: bytes) -> Any:
-    """One JSON value, or `UNREADABLE`. What is no Unicode text becomes replacement characters."""
+def decode_value(text: bytes, stats: IngestionStats | None = None) -> Any:
+    """One JSON value, or `UNREADABLE`. What is no Unicode text becomes replacement characters, and is counted."""
     try:
         return _FAST.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
+    decoded = text.decode("utf-8", "replace")
     try:
-        return without_surrogates(_SCANNER.decode(text.decode("utf-8", "replace")))
+        value = _SCANNER.decode(decoded)
+        repaired = without_surrogates(value)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+    if stats is not None and ("\ufffd" in decoded or repaired != value):
+        stats.recovered[REPLACED] += 1
+    return repaired
+
+
+def first_value(text: bytes) -> Any:
+    """The JSON value that a text begins with, whatever comes behind it, or `UNREADABLE`."""
+    try:
+        return without_surrogates(_SCANNER.raw_decode(text.decode("utf-8", "replace"))[0])
     except (ValueError, RecursionError):
         return UNREADABLE
 
@@ -158,7 +176,7 @@ def values_in_line(
     stripped = line.strip(PADDING)
     if not stripped:
         return []
-    value = decode_value(stripped)
+    value = decode_value(stripped, stats)
     if value is not UNREADABLE:
         return [value]
     if len(stripped) > _LONGEST_RECOVERED:
@@ -177,30 +195,39 @@ def recover_values(text: str, accept: Callable[[dict[str, Any]], bool]) -> tuple
     """Every whole object of a damaged line, and whether nothing but them was there.
 
     Behind a broken part an object counts only if it is `accept`ed and runs to the end of the line or to the next
-    object: what is followed by anything else is a piece of the record that broke.
+    object: what is followed by anything else is a piece of the record that broke. Garbage that looks like the
+    beginnings of a great many objects is given up.
     """
     values: list[Any] = []
     complete = True
     position = 0
     resuming = False
-    while position >= 0:
+    # In characters that are parsed. `json` counts the lines before a failure, which is faster, and each attempt has
+    # its price: without a limit, a megabyte of garbage would take minutes.
+    effort = _MOST_EFFORT * (len(text) + _BUFFER)
+    while position >= 0 and effort > 0:
         position = _not_blank(text, position)
         if position == len(text):
             break
         try:
             value, end = _SCANNER.raw_decode(text, position)
+            value = without_surrogates(value)
         except RecursionError:
             complete, resuming = False, True
             position = text.find('}{"', position) + 1 or -1
+            effort -= _BUFFER // 64
             continue
-        except ValueError:
+        except ValueError as error:
             complete, resuming = False, True
+            failed_at = getattr(error, "pos", position)
+            effort -= failed_at - position + failed_at // 4 + 1000
             position = text.find('{"', position + 1)
             continue
+        effort -= end - position + 300
         behind = _not_blank(text, end)
         alone = behind == len(text) or text[behind] == "{"
         if isinstance(value, dict) and (not resuming or (alone and accept(value))):
-            values.append(without_surrogates(value))
+            values.append(value)
             position, resuming = end, False
         else:
             complete, resuming = False, True
@@ -217,6 +244,11 @@ def without_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
     return value
+
+
+def _readable(name: str) -> str:
+    """A file's name for people and for JSON: bytes of it that are no text become replacement characters."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _not_blank(text: str, position: int) -> int:

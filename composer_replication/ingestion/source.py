@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -17,9 +19,6 @@ from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.ingestion.store import ManifestEntry, OutputError, TraceStore, source_key
 from composer_replication.traces import Trace
 
-# Part of every entry: a reader that reads otherwise makes earlier outputs stale.
-_READER_VERSION = 1
-
 
 @dataclass(frozen=True)
 class IngestOptions:
@@ -31,12 +30,21 @@ class IngestOptions:
     @property
     def settings(self) -> str:
         """What an output depends on besides its source."""
-        return f"{_READER_VERSION}/subagents={self.subagents}/redact={self.redact}"
+        return f"{_code_digest()}/subagents={self.subagents}/redact={self.redact}"
 
     @property
     def settings_without_log(self) -> str:
         """What it depends on that a file is no log: a format that is added later may know it."""
         return f"{self.settings}/{','.join(one.name for one in known_formats())}"
+
+
+@cache
+def _code_digest() -> str:
+    """A hash of the code that makes traces: what another version read, classified or redacted is read again."""
+    package = Path(__file__).parents[1]
+    files = [package / "traces.py", *(package / "ingestion").rglob("*.py"), *(package / "hint_generator").rglob("*.py")]
+    content = b"".join(file.read_bytes() for file in sorted(files))
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 @dataclass
@@ -125,7 +133,7 @@ def _finished(
         trace.source.file = Path(trace.source.file).name
         if options.redact:
             stats.redactions.update(redact_trace(trace))
-        stats.n_states_emitted += sum(turn.role == "assistant" for turn in trace.turns)
+        stats.n_states_emitted += sum(turn.role == "assistant" and not turn.repeats for turn in trace.turns)
         yield trace
     entry.turns = turn_ids
 

@@ -30,7 +30,8 @@ class IngestionStats:
     """Counters of one read. `skipped` holds every reason for passing something over, with its count.
 
     A record is a JSON value of the log. `n_records_skipped` counts the records that became no part of a trace. Lines
-    that are not JSON are no records; they are in `skipped_truncated_lines`.
+    that are not JSON are no records; they are in `skipped_truncated_lines`. `n_text_blocks` counts the student's turns
+    that say something: the text blocks of a turn are one text here.
     """
 
     n_records_total: int = 0

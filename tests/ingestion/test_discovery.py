@@ -1,90 +1,125 @@
-"""Which files are meant: folders, globs, links, odd names, and paths that lead nowhere."""
+"""Which files a user means."""
 
 from __future__ import annotations
 
+import logging
 import os
+import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ingestion.sessions_on_disk import session, write
 
 from composer_replication.ingestion.discovery import NoSuchPathError, find_files
-from composer_replication.ingestion.pipeline import IngestReport, ingest_logs
-from composer_replication.ingestion.store import load_traces
 
 
-def ingest(*paths: Path | str, into: Path, **more: Any) -> IngestReport:
-    return ingest_logs(paths, into, **{"processes": 1, **more})
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("b/2.jsonl", "b/1.jsonl", "a.jsonl", "b/deep/er/3.txt", ".git/x.jsonl", "b/node_modules/y.jsonl"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    (tmp_path / "b" / "__pycache__").mkdir()
+    (tmp_path / "b" / "__pycache__" / "z.pyc").write_text("x")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
 
 
-def test_a_folder_that_cannot_be_listed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "logs" / "good.jsonl", session("a"))
-    closed = tmp_path / "logs" / "closed"
-    closed.mkdir()
+def names(folder: Path, found: list[Path]) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+ALL = ["a.jsonl", "b/1.jsonl", "b/2.jsonl", "b/deep/er/3.txt"]
+
+
+def test_folders_are_searched_to_the_bottom_in_order(tree: Path) -> None:
+    assert names(tree, find_files([tree])) == ALL
+    assert names(tree, find_files([str(tree)])) == ALL
+    assert find_files([tree / "empty"]) == []
+    assert find_files([]) == []
+
+
+def test_files_named_twice_are_found_once(tree: Path) -> None:
+    (tree / "c.jsonl").symlink_to(tree / "a.jsonl")
+    (tree / "link").symlink_to(tree / "b")
+    found = find_files([tree / "b" / "1.jsonl", tree, tree / "b", tree / "b" / ".." / "a.jsonl"])
+    assert names(tree, found) == ALL
+
+
+def test_a_folder_of_ones_own_choice_is_searched_whatever_its_name(tree: Path) -> None:
+    assert names(tree, find_files([tree / ".git"])) == [".git/x.jsonl"]
+
+
+def test_globs(tree: Path) -> None:
+    assert names(tree, find_files([tree / "b" / "*.jsonl"])) == ["b/1.jsonl", "b/2.jsonl"]
+    assert names(tree, find_files([tree / "**" / "*.txt"])) == ["b/deep/er/3.txt"]
+    assert names(tree, find_files([tree / "[b]"])) == ALL[1:]
+
+
+def test_a_name_that_looks_like_a_glob_is_a_name_first(tree: Path) -> None:
+    (tree / "[a].jsonl").write_text("x")
+    assert names(tree, find_files([tree / "[a].jsonl"])) == ["[a].jsonl"]
+
+
+def test_the_home_folder(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tree))
+    assert names(tree, find_files(["~/b/1.jsonl"])) == ["b/1.jsonl"]
+
+
+@pytest.mark.parametrize("missing", ["nothing.jsonl", "nothing/*.jsonl", "*.nothing", "[z]"])
+def test_what_is_not_there_raises(tree: Path, missing: str) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such file or folder"):
+        find_files([tree, tree / missing])
+
+
+def test_what_is_left_out(tree: Path) -> None:
+    assert names(tree, find_files([tree], leave_out=[tree / "b"])) == ["a.jsonl"]
+    assert names(tree, find_files([tree], leave_out=[tree / "b" / "deep", tree / "not there"])) == ALL[:3]
+    assert find_files([tree], leave_out=[tree]) == []
+
+
+def test_loops_of_links_end(tree: Path) -> None:
+    (tree / "b" / "up").symlink_to(tree)
+    (tree / "b" / "self").symlink_to(tree / "b" / "self")
+    (tree / "b" / "deep" / "there").symlink_to(tree / "empty")
+    (tree / "empty" / "back").symlink_to(tree / "b" / "deep")
+    assert names(tree, find_files([tree])) == ALL
+    with pytest.raises(NoSuchPathError, match="leads nowhere"):
+        find_files([tree / "b" / "self"])
+
+
+def test_linked_folders_are_entered(tree: Path) -> None:
+    (tree / "empty" / "link").symlink_to(tree / "b" / "deep")
+    assert names(tree, find_files([tree / "empty"])) == ["empty/link/er/3.txt"]
+
+
+def test_only_files_with_bytes_in_them(tree: Path) -> None:
+    os.mkfifo(tree / "pipe.jsonl")
+    (tree / "device.jsonl").symlink_to("/dev/zero")
+    (tree / "nowhere.jsonl").symlink_to(tree / "gone")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(tree / "socket"))  # a short name: those of sockets are limited
+        assert names(tree, find_files([tree])) == ALL
+    for name in ("pipe.jsonl", "device.jsonl", "nowhere.jsonl"):
+        with pytest.raises(NoSuchPathError, match=name):
+            find_files([tree / name])
+
+
+def test_names_that_are_no_text(tree: Path) -> None:
+    (tree / os.fsdecode(b"\xff.jsonl")).write_text("x")
+    assert len(find_files([tree])) == len(ALL) + 1
+
+
+def test_a_folder_that_may_not_be_read_is_warned_about(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     scandir = os.scandir
 
-    def refuse(path: Any) -> Any:
-        if os.fspath(path) == str(closed):
-            raise PermissionError(13, "Permission denied", str(closed))
+    def forbidding(path: str) -> object:  # the tests may run as root, who may read everything
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refuse)
-    report = ingest(tmp_path / "logs", into=tmp_path / "out")
-    assert report.as_dict()["failures"] == {str(closed): "PermissionError: Permission denied"}
-    assert report.as_dict()["files"]["logs"] == 1
-    with pytest.raises(PermissionError):
-        find_files([tmp_path / "logs"])
-
-
-def test_the_output_may_lie_in_or_be_the_input(tmp_path: Path) -> None:
-    write(tmp_path / "s1.jsonl", session("a"))
-    for into in (tmp_path / "out", tmp_path):
-        for _ in range(2):
-            figures = ingest(tmp_path, into=into).as_dict()["files"]
-        assert figures["logs"] == figures["unchanged"] - figures["no_log"] == 1
-
-
-@pytest.mark.parametrize(
-    "name", ["a b\nc..jsonl", "汉" * 80 + ".jsonl", "x" * 240 + ".jsonl", "[a]*?.jsonl", "é.jsonl"]
-)
-def test_any_file_name(tmp_path: Path, name: str) -> None:
-    log = write(tmp_path / "logs" / name, session("a"))
-    assert ingest(log, into=tmp_path / "out").stats.n_states_emitted == 1
-    assert ingest(str(log), into=tmp_path / "out").unchanged == 1
-    assert [trace.source.file for trace in load_traces(tmp_path / "out")] == [name]
-
-
-def test_a_name_that_is_no_text(tmp_path: Path) -> None:
-    log = tmp_path / os.fsdecode(b"bad\xff.jsonl")
-    try:
-        write(log, session("a"))
-    except OSError:
-        pytest.skip("this file system takes only names that are text")
-    assert ingest(tmp_path, into=tmp_path / "out").stats.n_states_emitted == 1
-    report = ingest(tmp_path, into=tmp_path / "out")
-    assert (report.unchanged, report.gone) == (1, 0)
-    (trace,) = load_traces(tmp_path / "out")
-    assert trace.trace_id.endswith(r":bad\xff")
-
-
-def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for path in ("nowhere", "*.none", "link"):
-        with pytest.raises(NoSuchPathError, match=r"there is no such file|leads nowhere"):
-            ingest(tmp_path / path, into=tmp_path / "out")
-    for path in ("", "/dev/null"):
-        with pytest.raises(NoSuchPathError):
-            ingest(path, into=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_globs_and_loops_of_links(tmp_path: Path) -> None:
-    for name in ("a/one.jsonl", "a/b/two.jsonl", "three.txt"):
-        write(tmp_path / name, [])
-    (tmp_path / "a" / "b" / "loop").symlink_to(tmp_path / "a")
-    (tmp_path / "a" / "nowhere").symlink_to(tmp_path / "nothing")
-    os.mkfifo(tmp_path / "a" / "pipe")
-    names = [path.name for path in find_files([tmp_path / "**/*.jsonl", tmp_path / "a"])]
-    assert sorted(names) == ["one.jsonl", "two.jsonl"]
-    assert find_files([tmp_path], leave_out=[tmp_path / "a"]) == [tmp_path / "three.txt"]
+    monkeypatch.setattr(os, "scandir", forbidding)
+    with caplog.at_level(logging.WARNING):
+        assert names(tree, find_files([tree])) == ALL[:3]
+    assert "deep cannot be searched: Permission denied" in caplog.text

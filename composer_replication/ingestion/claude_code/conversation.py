@@ -21,10 +21,11 @@ from composer_replication.ingestion.claude_code.records import (
     result_text,
 )
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import ToolCall, Turn, Usage
+from composer_replication.traces import ToolCall, Turn, Usage, parse_arguments
 
 SYNTHETIC = "<synthetic>"
 _QUOTE = ord('"')
+_NESTING = frozenset([dict, list])
 _ERROR_TAG = b'"<tool_use_error>'
 # What user records hold besides a human's prompt, by how their text begins.
 _ORIGINS = (
@@ -36,6 +37,10 @@ _ORIGINS = (
     ("[Request interrupted", "interrupt"),
     ("<task-notification", "notification"),
 )
+
+
+# Origins of what a user may take back by going back.
+_SAID_BY_THE_USER = frozenset(["prompt", "command", "bash"])
 
 
 @dataclass
@@ -62,10 +67,14 @@ class Conversation:
         self._results: dict[str, Turn] = {}
         # The entry that each record belongs to, by the record's uuid.
         self._entry_of: dict[str, int] = {}
-        self._prompts: dict[str, int] = {}
+        # What the user said behind a record, by that record's uuid; None is the beginning of the file.
+        self._prompts: dict[str | None, int] = {}
+        self._has_parents = False
+        self._late: set[str] = set()
         self.rewinds: list[_Rewind] = []
         """As long as there are any, `check_rewinds` wants to see every record's parent."""
         self._keeps: dict[int, list[int]] = {}
+        self._boundaries: set[str] = set()
         self._context_begins = False
         self._kept: list[str] = []
         self._cleared: list[str] = []
@@ -88,6 +97,8 @@ class Conversation:
         if entry is None:
             turn = Turn(role="assistant", id=message.id, model=message.model, timestamp=record.timestamp, line=line)
             entry = self._by_message[key] = self._add(turn)
+            if record.parent_uuid is not None:
+                self._has_parents = True
         else:
             turn = self._entries[entry]
             if uuid is not None and uuid in self._entry_of and self._is_repeated(turn, message):
@@ -101,7 +112,10 @@ class Conversation:
                     call_id = block.id or f"{key}#{len(turn.tool_calls)}"
                     if call_id not in self._calls:
                         self._calls[call_id] = entry
-                        turn.tool_calls.append(ToolCall(call_id, block.name, block.input or {}))
+                        call = ToolCall(call_id, block.name, block.input or {})
+                        if not _NESTING.isdisjoint(map(type, call.arguments.values())):
+                            call.arguments, call.raw_arguments = parse_arguments(call.arguments)
+                        turn.tool_calls.append(call)
                 elif kind == "text":
                     turn.content = f"{turn.content}\n{block.text}" if turn.content else block.text
                 elif kind == "thinking":
@@ -146,25 +160,27 @@ class Conversation:
             text = "\n".join(texts)
         else:
             text = content or ""
-        if record.uuid is not None and record.uuid in self._entry_of:
-            earlier = self._entries[self._entry_of[record.uuid]]
-            if earlier.role == "user" and earlier.content == text:
-                self._stats.skip("doubled record")
-                return
+        if self._has_text(record, text):
+            self._stats.skip("doubled record")
+            return
         self._take_text(record, text, line)
 
     def take_queued(self, record: Record, line: int) -> None:
         """A prompt that was typed while the model worked: it exists only as an attachment."""
         prompt = record.attachment.prompt if record.attachment else None
         text = joined(prompt)
-        if text:
-            self._add(Turn(role="user", content=text, origin="steering", timestamp=record.timestamp, line=line))
-        else:
+        if not text:
             self._stats.skip("empty message")
+        elif self._has_text(record, text):
+            self._stats.skip("doubled record")
+        else:
+            self._add(Turn(role="user", content=text, origin="steering", timestamp=record.timestamp, line=line))
         self.note(record)
 
     def compact(self, record: Record) -> None:
         """From the next entry on, the context begins anew."""
+        if self._is_known_boundary(record):
+            return
         self._context_begins = True
         preserved = record.compact_metadata.preserved if record.compact_metadata else None
         self._kept = preserved.uuids if preserved else []
@@ -172,6 +188,8 @@ class Conversation:
 
     def microcompact(self, record: Record) -> None:
         """From the next entry on, the results of some calls are out of the context."""
+        if self._is_known_boundary(record):
+            return
         if record.microcompact_metadata:
             self._cleared += record.microcompact_metadata.compacted_tools
         self.note(record)
@@ -193,20 +211,21 @@ class Conversation:
         for turn in self._entries:
             place.append(len(ordered))
             if turn.role == "tool":
-                if turn.tool_call_id in self._calls:  # its call came later in the file, and has it by now
-                    continue
+                if turn.tool_call_id in self._calls and turn.tool_call_id not in self._late:
+                    continue  # its call came later in the file, and has it by now
                 ordered.append(turn)
                 continue
             ordered.append(turn)
             for call in turn.tool_calls:
                 result = self._results.get(call.id)
-                if result is not None:
+                if result is not None and call.id not in self._late:
                     ordered.append(result)
         place.append(len(ordered))
         for entry, tokens in self._usage.items():
             self._entries[entry].usage = _usage(tokens)
         for rewind in self.rewinds:
-            self._entries[rewind.at].follows = place[rewind.since] - 1
+            replaced = self._entries[rewind.since].follows
+            self._entries[rewind.at].follows = place[rewind.since] - 1 if replaced is None else replaced
         for entry, kept in self._keeps.items():
             self._entries[entry].keeps = [index for one in kept for index in range(place[one], place[one + 1])]
         return ordered
@@ -230,13 +249,19 @@ class Conversation:
             self._context_begins = True
         entry = self._add(turn)
         parent = record.parent_uuid
-        if origin == "prompt" and parent is not None:
-            # Two prompts behind the same record: the user went back and wrote the second in place of the first.
+        if origin in _SAID_BY_THE_USER:
+            # Twice behind the same record: the user went back and wrote the second in place of the first. At the
+            # beginning that is so only if the log has parents at all.
             first = self._prompts.setdefault(parent, entry)
-            if first != entry:
+            if first != entry and (parent is not None or self._has_parents) and self._was_answered(first):
                 self.rewinds.append(_Rewind(first, entry))
         if record.uuid is not None:
             self._entry_of[record.uuid] = entry
+
+    def _was_answered(self, entry: int) -> bool:
+        """Commands of the harness are mostly answered by the harness: those of them that the model answered count."""
+        said = self._entries[entry]
+        return said.origin == "prompt" or any(turn.role == "assistant" for turn in self._entries[entry:])
 
     def _take_result(self, block: Block, record: Record, line: int) -> int:
         """Keep a result; returns the entry of its call, or -1 if the result is a copy."""
@@ -247,12 +272,44 @@ class Conversation:
         raw = bytes(block.content)
         # Some tools report a failure in the text alone.
         failed = block.is_error or (block.is_error is None and raw.startswith(_ERROR_TAG))
-        verbatim = self._verbatim_results and not failed and raw[0] == _QUOTE
-        content: Any = msgspec.Raw(raw) if verbatim else result_text(raw)
+        verbatim = self._verbatim_results and not failed and raw[0] == _QUOTE and _is_text(raw)
+        content: Any = msgspec.Raw(raw) if verbatim else result_text(raw, self._stats)
         result = Turn("tool", content, tool_call_id=call_id, is_error=failed, timestamp=record.timestamp, line=line)
         self._results[call_id] = result
         entry = self._calls.get(call_id)
-        return self._add(result) if entry is None else entry
+        if entry is not None and entry < len(self._entries) - 1 and self._went_on(entry):
+            self._late.add(call_id)
+            entry = None
+        if entry is None:
+            # Not by `_add`: its call may still come, and then it stands elsewhere and must not begin the context.
+            self._entries.append(result)
+            entry = len(self._entries) - 1
+        return entry
+
+    def _went_on(self, entry: int) -> bool:
+        """Whether the user spoke after a turn and the model answered that: results of the turn then came too late."""
+        spoken = False
+        for turn in self._entries[entry + 1 :]:
+            if turn.role == "user":
+                spoken = spoken or turn.origin != "meta"
+            elif turn.role == "assistant" and spoken:
+                return True
+        return False
+
+    def _has_text(self, record: Record, text: str) -> bool:
+        """Whether a record of the user's side is there already."""
+        if record.uuid is None:
+            return False
+        entry = self._entry_of.get(record.uuid, -1)
+        return entry >= 0 and self._entries[entry].role == "user" and self._entries[entry].content == text
+
+    def _is_known_boundary(self, record: Record) -> bool:
+        if record.uuid is None or record.uuid not in self._boundaries:
+            if record.uuid is not None:
+                self._boundaries.add(record.uuid)
+            return False
+        self._stats.skip("doubled record")
+        return True
 
     def _is_repeated(self, turn: Turn, message: RecordedMessage) -> bool:
         """Whether a fragment is in the turn already. Only asked about a record whose uuid was seen before."""
@@ -263,6 +320,17 @@ class Conversation:
             (block.id in known if block.id else block.text in turn.content and block.thinking in turn.thinking)
             for block in message.content
         )
+
+
+def _is_text(raw: bytes) -> bool:
+    """Whether bytes can be copied into JSON: the decoder passes over the content of a result without looking at it."""
+    if raw.isascii():
+        return True
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _origin(text: str) -> str:

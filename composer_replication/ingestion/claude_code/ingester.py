@@ -9,7 +9,7 @@ from composer_replication.ingestion.claude_code.reader import read
 from composer_replication.ingestion.formats import ReadOptions
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import Trace, TraceState
+from composer_replication.traces import Trace, TraceState, is_truncated
 
 SYSTEM_PROMPT = (
     "You are a senior software engineer working as a coding agent in a terminal environment. You read and change files "
@@ -76,4 +76,5 @@ class ClaudeCodeIngester:
                 count_tokens=self.count_tokens,
             ):
                 self.last_stats.n_states_emitted += 1
+                self.last_stats.states_truncated += is_truncated(state["messages"])
                 yield {**state, "messages": list(state["messages"])}

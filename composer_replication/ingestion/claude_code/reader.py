@@ -10,7 +10,7 @@ import msgspec
 from composer_replication.ingestion.claude_code.conversation import Conversation
 from composer_replication.ingestion.claude_code.records import Origin, Record, RecordDecoder, RecordWithProgress
 from composer_replication.ingestion.formats import Head, ReadOptions
-from composer_replication.ingestion.log_file import LogFile
+from composer_replication.ingestion.log_file import LogFile, values_in_line
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Turn
 
@@ -51,8 +51,10 @@ class _Session:
         self._read_lines()
         if self._main:
             yield self._trace(self._main.turns(), self._log.stem)
-        for name, conversation in self._agents.items():
-            whole_file = self._is_agent_file and len(self._agents) == 1
+        # What no agent said, such as a title that stands beside it, makes no agent.
+        agents = {name: conversation for name, conversation in self._agents.items() if conversation}
+        for name, conversation in agents.items():
+            whole_file = self._is_agent_file and len(agents) == 1
             trace_id = self._log.stem if whole_file else f"{self._log.stem}/{name}"
             trace = self._trace(conversation.turns(), trace_id)
             trace.parent = self._origin.session_id if whole_file else self._log.stem
@@ -60,9 +62,8 @@ class _Session:
             yield trace
         if self._version is not None and not OLDEST <= _numbers(self._version) <= NEWEST:
             oldest, newest = ".".join(map(str, OLDEST)), ".".join(map(str, NEWEST))
-            (stats.version_warnings or []).append(
-                f"Claude Code {self._version}: this reader was tried on {oldest} to {newest}"
-            )
+            warning = f"Claude Code {self._version}: this reader was tried on {oldest} to {newest}"
+            stats.version_warnings = [*(stats.version_warnings or []), warning]
 
     def _read_lines(self) -> None:
         decode, main = self._decoder.decode, self._main
@@ -89,7 +90,7 @@ class _Session:
                 elif kind == "user":
                     take_user(record, number)
                 else:
-                    self._take_other(record, number)
+                    self._take_other(record, number, main)
         self._stats.n_records_total += total
         if progress:
             self._stats.skip("progress", progress)
@@ -102,34 +103,34 @@ class _Session:
         if record.is_sidechain or self._is_agent_file:
             self._take_agents(record, number)
             return
-        if self._main.rewinds and record.parent_uuid is not None:
+        if self._main.rewinds and record.parent_uuid is not None and record.type in ("user", "assistant"):
             self._main.check_rewinds(record.parent_uuid)
         if record.type == "assistant":
             self._main.take_assistant(record, number)
         elif record.type == "user":
             self._main.take_user(record, number)
         else:
-            self._take_other(record, number)
+            self._take_other(record, number, self._main)
 
-    def _take_other(self, record: Record, number: int) -> None:
-        """Everything that is no message of the main conversation."""
-        kind, main = record.type, self._main
+    def _take_other(self, record: Record, number: int, conversation: Conversation) -> None:
+        """Everything that is no message."""
+        kind = record.type
         if kind == "progress":
             if type(record) is RecordWithProgress and record.data and record.data.type == "agent_progress":
-                self._take_embedded(record)
+                self._take_embedded(record, number)
             else:
                 self._stats.skip("progress")
         elif kind == "system" and record.subtype == "compact_boundary":
-            main.compact(record)
+            conversation.compact(record)
         elif kind == "system" and record.subtype == "microcompact_boundary":
-            main.microcompact(record)
+            conversation.microcompact(record)
         elif kind == "attachment" and record.attachment and record.attachment.type == "queued_command":
-            main.take_queued(record, number)
+            conversation.take_queued(record, number)
         else:
             if kind == "summary":
                 self._stats.skipped_summary += 1
             self._stats.skip(f"{kind}/{record.subtype}" if record.subtype else kind or "no type")
-            main.note(record)
+            conversation.note(record)
 
     def _take_agents(self, record: Record, number: int) -> None:
         """A sub-agent's record: by its agent's id, or by the root of its chain where the version has no such id."""
@@ -137,20 +138,18 @@ class _Session:
             self._stats.skipped_subagent += 1
             self._stats.skip("sub-agent")
             return
-        if record.type not in ("assistant", "user"):
-            self._stats.skip(record.type or "no type")
         name = record.agent_id or self._agent_of.get(record.parent_uuid or "") or record.uuid or f"line {number}"
         if record.uuid:
             self._agent_of[record.uuid] = name
         self._agent_takes(name, record, number)
 
-    def _take_embedded(self, record: RecordWithProgress) -> None:
+    def _take_embedded(self, record: RecordWithProgress, number: int) -> None:
         assert record.data is not None
         inner = record.data.message
         if inner is None or inner.type not in ("assistant", "user"):
             self._stats.skip("progress")
             return
-        self._agent_takes(record.data.agent_id or record.parent_uuid or "agent", inner, 0)
+        self._agent_takes(record.data.agent_id or record.parent_uuid or "agent", inner, number)
 
     def _agent_takes(self, name: str, record: Record, number: int) -> None:
         conversation = self._agents.get(name)
@@ -160,6 +159,8 @@ class _Session:
             conversation.take_assistant(record, number)
         elif record.type == "user":
             conversation.take_user(record, number)
+        else:
+            self._take_other(record, number, conversation)
 
     def _conversation(self) -> Conversation:
         return Conversation(self._stats, verbatim_results=self._options.verbatim_results)
@@ -195,8 +196,12 @@ def _origin(line: bytes) -> Origin:
     try:
         return msgspec.json.decode(line, type=Origin)
     except _REFUSED:
-        return Origin()
+        # Damaged, or of types that are new: the first record that names a session, field by field.
+        values = [value for value in values_in_line(line, IngestionStats()) if isinstance(value, dict)]
+        value = next((one for one in values if "sessionId" in one), {})
+        named = {field.name: value.get(field.encode_name) for field in msgspec.structs.fields(Origin)}
+        return Origin(**{name: given for name, given in named.items() if isinstance(given, str)})
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))
+    return tuple(int(part[:9]) if part.isdecimal() else 0 for part in version.split("."))

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from composer_replication.ingestion.log_file import values_in_line
+from composer_replication.ingestion.log_file import REPLACED, UNREADABLE, decode_value, values_in_line
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import dump_json
 
@@ -126,14 +126,19 @@ class Origin(msgspec.Struct, gc=False, rename="camel"):
 _RESULT = msgspec.json.Decoder(str | list[Part] | None)
 
 
-def result_text(content: bytes) -> str:
+def result_text(content: bytes, stats: IngestionStats) -> str:
     """A tool result's content as text; a part that is none is named."""
     try:
-        value: Any = _RESULT.decode(content)
+        return joined(_RESULT.decode(content))
     except msgspec.ValidationError:
-        value = msgspec.json.decode(content)
-        return dump_json(value)
-    return joined(value)
+        value = decode_value(content, stats)
+        try:
+            return content.decode("utf-8", "replace") if value is UNREADABLE else dump_json(value)
+        except RecursionError:
+            return content.decode("utf-8", "replace")
+    except UnicodeDecodeError:
+        stats.recovered[REPLACED] += 1
+        return result_text(content.decode("utf-8", "replace").encode(), stats)
 
 
 def joined(content: str | list[Part] | None) -> str:
@@ -159,7 +164,12 @@ class RecordDecoder:
                 self._stats.n_records_total += 1
                 self._stats.skip("not a JSON object")
                 continue
-            yield fit(value, self._type)
+            try:
+                record = fit(value, self._type)
+            except RecursionError:
+                self._stats.skip_line("nested too deeply")
+                continue
+            yield record
 
 
 def _is_whole_record(value: dict[str, Any]) -> bool:
@@ -180,6 +190,8 @@ def fit(value: dict[str, Any], record_type: type[Record] = Record) -> Record:
                 continue
     if isinstance(message, dict):
         fields["message"] = _fit_message(message)
+    elif isinstance(message, str):
+        fields["message"] = RecordedMessage(content=message)
     data = value.get("data")
     if record_type is RecordWithProgress and isinstance(data, dict):
         inner = data.get("message")
@@ -222,7 +234,7 @@ def _fit_block(block: Any) -> Block:
         input=given if isinstance(given, dict) else None if given is None else {"input": given},
         tool_use_id=_name(block.get("tool_use_id")),
         content=msgspec.Raw(msgspec.json.encode(content)),
-        is_error=block.get("is_error") in (True, "true", 1),
+        is_error=None if block.get("is_error") is None else block["is_error"] in (True, "true", 1),
     )
 
 
