@@ -3,7 +3,8 @@
 "ours" is everything that `composer-replication ingest --no-redact` does: find the files, tell their format, read, pair,
 classify errors, write the traces and the manifest, with hashes. The peers only parse, and throw the result away. The
 corpus is made up in the shape of real sessions (claude_code_corpus.py), once at 1x and once at 4x. Memory is the whole
-process's peak. Redaction is measured apart, on the text of the traces.
+process's peak. Redaction is measured apart, on the text of the traces. "typed_decode" and "to_traces" are the first
+steps of ours alone, and show where its time goes.
 """
 
 from __future__ import annotations
@@ -67,6 +68,28 @@ def ours(processes: int) -> Callable[[Path], dict[str, Any]]:
     return run
 
 
+def typed_decode(corpus: Path) -> dict[str, Any]:
+    """Only the first step of ours: the reader's decoder, which builds the fields it needs and skips the rest."""
+    from composer_replication.ingestion.claude_code.records import RecordDecoder
+    from composer_replication.ingestion.statistics import IngestionStats
+
+    return parse_lines(RecordDecoder(IngestionStats(), subagents=False).decode)(corpus)
+
+
+def to_traces(corpus: Path) -> dict[str, Any]:
+    """Ours up to traces in memory: decoded, grouped and paired; not classified, not written."""
+    from composer_replication.ingestion.claude_code import read
+    from composer_replication.ingestion.formats import ReadOptions
+    from composer_replication.ingestion.log_file import LogFile
+    from composer_replication.ingestion.statistics import IngestionStats
+
+    stats = IngestionStats()
+    for path in sorted(corpus.iterdir()):
+        for _ in read(LogFile(path), ReadOptions(verbatim_results=True), stats):
+            pass
+    return {"records": stats.n_records_total}
+
+
 def redaction(corpus: Path) -> dict[str, Any]:
     """Redact the traces of a part of the corpus; reading them is not timed."""
     from composer_replication.ingestion.reading import read_traces
@@ -94,6 +117,8 @@ def contestants() -> dict[str, tuple[str, Callable[[Path], dict[str, Any]]]]:
     return {
         "json": ("1x", parse_lines(json.loads)),
         "orjson": ("1x", parse_lines(orjson.loads)),
+        "typed_decode": ("1x", typed_decode),
+        "to_traces": ("1x", to_traces),
         "ours": ("1x", ours(1)),
         "json_4x": ("4x", parse_lines(json.loads)),
         "orjson_4x": ("4x", parse_lines(orjson.loads)),

@@ -18,12 +18,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import msgspec
 
 from composer_replication.ingestion.redaction import Redactor, redact_trace
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
+BASE32 = string.ascii_uppercase + "234567"
 UPPER_DIGITS = string.ascii_uppercase + string.digits
 ALPHANUMERIC = string.ascii_letters + string.digits
 URL_SAFE = ALPHANUMERIC + "_-"
@@ -54,15 +56,12 @@ class Case:
 
 
 def _chars(alphabet: str, length: int, prefix: str = "", suffix: str = "") -> Maker:
-    """Random characters, at least one digit and one letter among them."""
+    """Random characters, whatever comes."""
+    return lambda rng: prefix + "".join(rng.choices(alphabet, k=length)) + suffix
 
-    def make(rng: random.Random) -> str:
-        while True:
-            body = "".join(rng.choices(alphabet, k=length))
-            if any(map(str.isdigit, body)) and any(map(str.isalpha, body)) and body[0].isalnum() and body[-1].isalnum():
-                return prefix + body + suffix
 
-    return make
+def _chars_between(alphabet: str, shortest: int, longest: int) -> Maker:
+    return lambda rng: "".join(rng.choices(alphabet, k=rng.randint(shortest, longest)))
 
 
 def _joined(*parts: Maker | str) -> Maker:
@@ -109,22 +108,36 @@ def _mail(rng: random.Random) -> str:
 
 
 # Where a variable's name stands beside the secret.
-_NAMED = ("env_file", "json_argument", "docker_run", "yaml", "python_source", "shell_history", "json_result", "toml", "traceback")
+_NAMED = (
+    "env_file",
+    "json_argument",
+    "docker_run",
+    "yaml",
+    "python_source",
+    "shell_history",
+    "json_result",
+    "toml",
+    "traceback",
+)
 # Where only the secret itself stands.
 _BARE = ("curl_header", "git_remote", "prose", "escaped", "numbered_lines", "diff")
 _ANY = _NAMED + _BARE
 
 KINDS: dict[str, Kind] = {
-    "aws_access_key": Kind(_chars(UPPER_DIGITS, 16, "AKIA"), "AWS_ACCESS_KEY_ID", _ANY),
+    "aws_access_key": Kind(_chars(BASE32, 16, "AKIA"), "AWS_ACCESS_KEY_ID", _ANY),
     "aws_secret_key": Kind(_chars(BASE64, 40), "AWS_SECRET_ACCESS_KEY", _NAMED),
     "github_classic": Kind(_chars(ALPHANUMERIC, 36, "ghp_"), "GITHUB_TOKEN", _ANY),
     "github_fine_grained": Kind(
         _joined("github_pat_", _chars(ALPHANUMERIC, 22), "_", _chars(ALPHANUMERIC, 59)), "GH_TOKEN", _ANY
     ),
     "gitlab": Kind(_chars(URL_SAFE, 20, "glpat-"), "GITLAB_TOKEN", _ANY),
-    "slack_bot": Kind(_joined("xoxb-", _digits(11), "-", _digits(12), "-", _chars(ALPHANUMERIC, 24)), "SLACK_TOKEN", _ANY),
+    "slack_bot": Kind(
+        _joined("xoxb-", _digits(11), "-", _digits(12), "-", _chars(ALPHANUMERIC, 24)), "SLACK_TOKEN", _ANY
+    ),
     "slack_user": Kind(
-        _joined("xoxp-", _digits(11), "-", _digits(11), "-", _digits(12), "-", _chars(HEX, 32)), "SLACK_USER_TOKEN", _ANY
+        _joined("xoxp-", _digits(11), "-", _digits(11), "-", _digits(12), "-", _chars(HEX, 32)),
+        "SLACK_USER_TOKEN",
+        _ANY,
     ),
     "slack_webhook": Kind(
         _joined(
@@ -151,13 +164,15 @@ KINDS: dict[str, Kind] = {
     "azure_storage": Kind(_chars(BASE64, 86, suffix="=="), "AZURE_STORAGE_KEY", ("azure_connection",)),
     "npm": Kind(_chars(ALPHANUMERIC, 36, "npm_"), "NPM_TOKEN", (*_ANY, "npmrc")),
     "pypi": Kind(_chars(URL_SAFE, 120, "pypi-AgEIcHlwaS5vcmc"), "TWINE_PASSWORD", _ANY),
-    "hugging_face": Kind(_chars(ALPHANUMERIC, 34, "hf_"), "HF_TOKEN", _ANY),
+    "hugging_face": Kind(_chars(string.ascii_letters, 34, "hf_"), "HF_TOKEN", _ANY),
     "discord": Kind(
         _joined("M", _chars(ALPHANUMERIC, 23), ".", _chars(ALPHANUMERIC, 6), ".", _chars(ALPHANUMERIC, 27)),
         "DISCORD_TOKEN",
         _ANY,
     ),
-    "telegram": Kind(_joined(_digits(10), ":AA", _chars(URL_SAFE, 33)), "TELEGRAM_BOT_TOKEN", (*_NAMED, "prose", "escaped")),
+    "telegram": Kind(
+        _joined(_digits(10), ":AA", _chars(URL_SAFE, 33)), "TELEGRAM_BOT_TOKEN", (*_NAMED, "prose", "escaped")
+    ),
     "json_web_token": Kind(_web_token, "ACCESS_TOKEN", _ANY),
     "cloudflare": Kind(_chars(URL_SAFE, 40), "CLOUDFLARE_API_TOKEN", _NAMED),
     "digitalocean": Kind(_chars(HEX, 64, "dop_v1_"), "DIGITALOCEAN_TOKEN", _ANY),
@@ -167,7 +182,23 @@ KINDS: dict[str, Kind] = {
     "vault": Kind(_chars(URL_SAFE, 90, "hvs."), "VAULT_TOKEN", _ANY),
     "databricks": Kind(_chars(HEX, 32, "dapi"), "DATABRICKS_TOKEN", _ANY),
     "generic_secret": Kind(_chars(URL_SAFE, 32), "FOO_SECRET", _NAMED),
-    "password": Kind(_chars(PASSWORD, 14), "DB_PASSWORD", (*_NAMED, "password_option", "mysql_option", "netrc", "curl_user")),
+    "password": Kind(
+        _chars(PASSWORD, 14), "DB_PASSWORD", (*_NAMED, "password_option", "mysql_option", "netrc", "curl_user")
+    ),
+    "password_alphanumeric": Kind(
+        _chars_between(ALPHANUMERIC, 12, 16),
+        "DB_PASSWORD",
+        (*_NAMED, "password_option", "mysql_option", "netrc", "curl_user"),
+    ),
+    "fly": Kind(_chars(BASE64, 400, "fm2_"), "FLY_API_TOKEN", (*_NAMED, "prose", "escaped", "diff")),
+    "docker_login": Kind(
+        lambda rng: base64.b64encode(f"{_word(rng)}:{_chars(ALPHANUMERIC, 12)(rng)}".encode()).decode(),
+        "",
+        ("docker_config",),
+    ),
+    "azure_signature": Kind(
+        lambda rng: quote(base64.b64encode(rng.randbytes(32)).decode(), safe=""), "", ("signed_url",)
+    ),
     "url_password": Kind(_chars(ALPHANUMERIC + "!-._~", 16), "", ("url", "git_remote_password")),
     "postgres": Kind(_chars(ALPHANUMERIC, 16), "", ("postgres",)),
     "mysql": Kind(_chars(ALPHANUMERIC, 16), "", ("mysql",)),
@@ -181,8 +212,12 @@ KINDS: dict[str, Kind] = {
     "openssh_key": Kind(_pem("OPENSSH PRIVATE KEY"), "", ("pem", "pem_numbered", "pem_escaped")),
     "cut_off_key": Kind(_cut_pem, "", ("pem",)),
     "pgp_key": Kind(_pem("PGP PRIVATE KEY BLOCK"), "", ("pem",)),
-    "mail_address": Kind(_mail, "GIT_AUTHOR_EMAIL", ("env_file", "prose", "escaped", "json_argument", "git_trailer", "git_log")),
-    "home_user": Kind(lambda rng: _word(rng) + _word(rng), "", ("home_linux", "home_mac", "home_windows", "home_folder")),
+    "mail_address": Kind(
+        _mail, "GIT_AUTHOR_EMAIL", ("env_file", "prose", "escaped", "json_argument", "git_trailer", "git_log")
+    ),
+    "home_user": Kind(
+        lambda rng: _word(rng) + _word(rng), "", ("home_linux", "home_mac", "home_windows", "home_folder")
+    ),
 }  # fmt: skip
 
 
@@ -224,15 +259,15 @@ PLACES: dict[str, Callable[[str, str], list[Turn]]] = {
     ),
     "curl_header": lambda v, s: _bash(f"curl -s -H 'Authorization: Bearer {s}' https://api.service.io/v1/me", "{}"),
     "git_remote": lambda v, s: _bash(
-        "git remote -v", f"origin\thttps://{s}@github.com/org/app.git (fetch)\norigin\thttps://{s}@github.com/org/app.git (push)"
+        "git remote -v", f"origin\thttps://{s}@github.com/org/app.git (fetch)\norigin\thttps://{s}@github.com/a.git"
     ),
     "prose": lambda v, s: [Turn(role="user", content=f"Please use {s} for the requests, it is still valid.")],
     "escaped": lambda v, s: _bash("cat out.log", f'{{"msg": "line one\\n{s}\\nline three", "level": "info"}}'),
-    "numbered_lines": lambda v, s: _call("Read", {"file_path": "a.ts"}, f'     1→const a = 1\n     2→send("{s}")\n     3→\n'),
-    "diff": lambda v, s: _bash("git diff", f"--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n-client = C('{s}')\n+client = C(read())\n"),
-    "npmrc": lambda v, s: _bash("cat .npmrc", f"registry=https://registry.npmjs.org/\n//registry.npmjs.org/:_authToken={s}\n"),
+    "numbered_lines": lambda v, s: _call("Read", {"file_path": "a.ts"}, f'     1→import a\n     2→send("{s}")\n'),
+    "diff": lambda v, s: _bash("git diff", f"+++ b/x.py\n@@ -1,2 +1,2 @@\n-client = C('{s}')\n+client = C(read())\n"),
+    "npmrc": lambda v, s: _bash("cat .npmrc", f"save-exact=true\n//registry.npmjs.org/:_authToken={s}\n"),
     "service_account": lambda v, s: _bash(
-        "cat key.json", json.dumps({"type": "service_account", "private_key_id": "0a1b", "private_key": s + "\n"}, indent=2)
+        "cat key.json", json.dumps({"type": "service_account", "private_key": s + "\n", "project_id": "a"}, indent=2)
     ),
     "azure_connection": lambda v, s: _bash(
         "az storage account show-connection-string",
@@ -243,26 +278,32 @@ PLACES: dict[str, Callable[[str, str], list[Turn]]] = {
     "netrc": lambda v, s: _bash("cat ~/.netrc", f"machine api.service.io login deploy password {s}\n"),
     "curl_user": lambda v, s: _bash(f"curl -u 'deploy:{s}' https://api.service.io/v1/releases", "[]"),
     "url": lambda v, s: _bash(f"wget https://deploy:{s}@files.service.io/a.tgz", "saved"),
-    "git_remote_password": lambda v, s: _bash("git remote -v", f"origin\thttps://deploy:{s}@git.service.io/org/app.git (fetch)"),
-    "postgres": lambda v, s: _bash("grep DATABASE .env", f"DATABASE_URL=postgresql://app:{s}@db.internal:5432/shop?sslmode=require"),
-    "mysql": lambda v, s: _call("Write", {"file_path": "a.py", "content": f'engine = create_engine("mysql+pymysql://app:{s}@db/shop")'}),
+    "git_remote_password": lambda v, s: _bash("git remote -v", f"origin\thttps://deploy:{s}@git.io/app.git (fetch)"),
+    "postgres": lambda v, s: _bash("grep DATABASE .env", f"DATABASE_URL=postgresql://app:{s}@db.internal:5432/shop"),
+    "mysql": lambda v, s: _call("Write", {"content": f'engine = create_engine("mysql+pymysql://app:{s}@db/shop")'}),
     "mongodb": lambda v, s: _bash(f'mongosh "mongodb+srv://app:{s}@cluster0.abcde.mongodb.net/shop"', "connected"),
     "redis": lambda v, s: _bash("env | grep REDIS", f"REDIS_URL=redis://:{s}@cache:6379/0"),
-    "bearer": lambda v, s: _bash("curl -v https://api.service.io", f"> GET / HTTP/1.1\n> Authorization: Bearer {s}\n> Accept: */*\n"),
-    "bearer_json": lambda v, s: _call("WebFetch", {"url": "https://api.service.io", "headers": {"Authorization": f"Bearer {s}"}}),
-    "bearer_python": lambda v, s: _call("Write", {"content": f'headers = {{"Authorization": "Bearer {s}"}}\n', "file_path": "a.py"}),
+    "bearer": lambda v, s: _bash("curl -v https://a.io", f"> GET / HTTP/1.1\n> Authorization: Bearer {s}\n>\n"),
+    "bearer_json": lambda v, s: _call("WebFetch", {"url": "https://a.io", "headers": {"Authorization": f"Bearer {s}"}}),
+    "bearer_python": lambda v, s: _call("Write", {"content": f'headers = {{"Authorization": "Bearer {s}"}}\n'}),
     "basic": lambda v, s: _bash(f'curl -H "Authorization: Basic {s}" https://api.service.io', "{}"),
+    "docker_config": lambda v, s: _bash(
+        "cat ~/.docker/config.json", json.dumps({"auths": {"registry.io": {"auth": s}}}, indent=2)
+    ),
+    "signed_url": lambda v, s: _bash(
+        f"curl -O 'https://store.blob.core.windows.net/a/b.zip?sv=2022-11-02&sp=r&sig={s}&se=2030-01-01'", "ok"
+    ),
     "pem": lambda v, s: _bash("cat id_rsa", f"{s}\n"),
     "pem_numbered": lambda v, s: _call(
         "Read", {"file_path": "id_rsa"}, "\n".join(f"{n:6}→{line}" for n, line in enumerate(s.splitlines(), 1))
     ),
     "pem_escaped": lambda v, s: _bash("cat config.json", json.dumps({"tls": {"cert": None, "pem": s}})),
     "git_trailer": lambda v, s: _bash("git commit -F-", f"[main 0a1b2c3] Fix\n\nCo-Authored-By: Some One <{s}>\n"),
-    "git_log": lambda v, s: _bash("git log -1", f"commit 9fceb02d0ae598e95dc970b74767f19372d61af8\nAuthor: Some One <{s}>\n"),
-    "home_linux": lambda v, s: _bash(f"ls /home/{s}/app", f"/home/{s}/app/main.py\ngcc -I/home/{s}/include\nHOME=/home/{s}\n"),
+    "git_log": lambda v, s: _bash("git log -1", f"commit 9fceb02d0ae598e\nAuthor: Some One <{s}>\n"),
+    "home_linux": lambda v, s: _bash(f"ls /home/{s}/app", f"/home/{s}/app/a.py\ngcc -I/home/{s}/a\nHOME=/home/{s}\n"),
     "home_mac": lambda v, s: _call("Read", {"file_path": f"/Users/{s}/app/a.py"}, f"file:///Users/{s}/app/a.py"),
     "home_windows": lambda v, s: _bash("dir", f"C:\\Users\\{s}\\app\n" + json.dumps({"cwd": f"C:\\Users\\{s}\\app"})),
-    "home_folder": lambda v, s: _bash("ls ~/.claude/projects", f"-Users-{s}-work-app\n/root/.claude/projects/-home-{s}-app/a.jsonl\n"),
+    "home_folder": lambda v, s: _bash("ls ~/.claude", f"-Users-{s}-work-app\n/root/projects/-home-{s}-app/a.jsonl\n"),
 }  # fmt: skip
 
 
@@ -273,11 +314,20 @@ def planted(seed: int = 0, per_kind: int = 40) -> Iterator[Case]:
         for number in range(max(per_kind, len(kind.places))):
             place = kind.places[number % len(kind.places)]
             secret = kind.make(rng)
-            turns = [Turn(role="user", content="Please get the service running again."), *PLACES[place](kind.variable, secret)]
-            if place in _NAMED and place not in _BARE and "\n" not in secret:
+            turns = [
+                Turn(role="user", content="Please get the service running again."),
+                *PLACES[place](kind.variable, secret),
+            ]
+            if place in _NAMED:
                 # Once it has been seen with its name, it is known without.
-                turns = [*_bash(f"./check.sh '{secret}'", f"checked {secret}"), *turns, *_bash(f"./deploy.sh {secret}", "done")]
-            trace = Trace(trace_id=f"{name}-{number}", turns=turns, source=Source(file="session.jsonl", format="generated"))
+                turns = [
+                    *_bash(f"./check.sh '{secret}'", f"checked {secret}"),
+                    *turns,
+                    *_bash(f"./deploy.sh {secret}", "done"),
+                ]
+            trace = Trace(
+                trace_id=f"{name}-{number}", turns=turns, source=Source(file="session.jsonl", format="generated")
+            )
             yield Case(name, place, trace, _parts(secret))
 
 
@@ -308,33 +358,93 @@ def secret_free(seed: int = 0) -> Iterator[str]:
     rng = random.Random(seed)
     commit, uuid, digest = _chars(HEX, 40)(rng), _uuid(rng), _chars(HEX, 64)(rng)
     image = base64.b64encode(rng.randbytes(3000)).decode()
-    yield f"commit {commit}\nMerge: {commit[:7]} {commit[8:15]}\nDate:   Mon Sep 1 10:00:00 2025 +0200\n\n    Fix token refresh\n"
-    yield f"{uuid} toolu_01{_chars(ALPHANUMERIC, 22)(rng)} msg_01{_chars(ALPHANUMERIC, 22)(rng)} call_{_chars(ALPHANUMERIC, 24)(rng)}"
+    identifier = _chars(ALPHANUMERIC, 22)(rng)
+    yield f"commit {commit}\nMerge: {commit[:7]} {commit[8:15]}\nDate:   Mon Sep 1 10:00:00 2025\n\n    Fix tokens\n"
+    yield f"{uuid} toolu_01{identifier} msg_01{identifier} call_{identifier}"
     yield f"sha256:{digest}\nDigest: sha512-{_chars(BASE64, 86)(rng)}==\n"
     yield f"data:image/png;base64,{image}"
     yield image
-    yield 'password = os.environ["DB_PASSWORD"]\ntoken: str\napi_key=api_key\nPASSWORD=$DB_PASS\nsecret = get_secret("db-2")\n'
-    yield "def login(username: str, password: str, token: str | None = None) -> Session:\n    return Session(password=password)\n"
-    yield 'apiKey: process.env.OPENAI_API_KEY!,\ngithubToken: string;\n  auth: import.meta.env.VITE_TOKEN,\n  token: this.config.token2,\n'
-    yield "API_KEY=<your-key>\nTOKEN=***\nSECRET=xxxxxxxx\nPASSWORD=changeme\nPASSWORD=None\nexport TOKEN=${TOKEN}\nKEY=your-api-key-here1\n"
-    yield '"input_tokens": 100, "output_tokens": 50, "max_tokens": 4096, "cache_read_tokens": 69535, "token_count": 123456\n'
-    yield 'curl -H "Authorization: Bearer $TOKEN" -H "X-Api-Key: ${API_KEY}" https://api.service.io\nAuthorization: Bearer <token>\n'
-    yield "git@github.com:org/repo.git\nssh://git@host.io:22/org/repo.git\nnoreply@anthropic.com\nuser@example.com\nclone git@gitlab.com:a/b.git"
-    yield "@decorator\n@app.route('/a')\n@types/node@20.1.0 foo@1.2.3 react@next @scope/pkg@1.0.0-beta.1 dotenv@17.2.4 a@v1.2.3\n"
-    yield "icon@2x.png x@self.weight getty@tty1.service actions/checkout@v4 pkg@workspace:* image@sha256:" + digest
-    yield "/home/runner/work /Users/Shared/a /root/.ssh /home/ubuntu/a /home/node/app /home/vscode /home/user/x src/home/index.ts /home/index.html"
-    yield "tests/test_auth.py::test_password_reset[token-1] PASSED\ntests/test_auth.py::test_api_key_2 FAILED\n"
-    yield f"ssh-rsa AAAAB3NzaC1yc2E{_chars(BASE64, 300)(rng)} key\nssh-ed25519 AAAAC3NzaC1lZDI1NTE5{_chars(BASE64, 48)(rng)}\n"
-    yield 'if "-----BEGIN PRIVATE KEY-----" in text:\n    raise ValueError("a private key")\n'
-    yield "-----BEGIN CERTIFICATE-----\n" + "\n".join(_chars(BASE64, 64)(rng) for _ in range(6)) + "\n-----END CERTIFICATE-----\n"
-    yield "The password must be at least 8 characters. Password: required. The token expired at 2025-09-01T10:00:00Z.\n"
-    yield "http://localhost:3000/@vite/client https://user:password@host/db postgres://postgres:postgres@localhost:5432/app https://a.io/x@y\n"
-    yield '<input type="password" name="password" placeholder="Password2">\n<label for="token">Token 1</label>\n'
-    yield f"ETag: \"{digest[:32]}\"\nx-request-id: {uuid}\nsession_id={uuid}\ntrace_id: {digest[:32]}\ncache_key: {commit}\n"
-    yield "nextPageToken: CAUQAA12abcXYZ987\npublic_key: MCowBQYDK2VwAyEA\nprimary_key=id\npad_token='<pad>' eos_token_id=50256\n"
-    yield "tokenizer.json sha256 tokens=1234567 secretName: db-credentials-v2\nsecretKeyRef:\n  name: app-secrets-2\n  key: db-password\n"
-    yield "task-1234567890abcdef1234567890abcdef risk-2024 disk-usage sk-learn key-value ask-2 SKILL_2 ACCESS hf_hub npm_config_registry\n"
-    yield "password_hash = bcrypt.hashpw(password.encode(), salt)\nif password != confirm_password:\n    raise ValueError\nassert token == expected\n"
+    yield f"ssh-rsa AAAAB3NzaC1yc2E{_chars(BASE64, 300)(rng)} key\nssh-ed25519 AAAAC3Nz{_chars(BASE64, 48)(rng)}\n"
+    certificate = "\n".join(_chars(BASE64, 64)(rng) for _ in range(6))
+    yield f"-----BEGIN CERTIFICATE-----\n{certificate}\n-----END CERTIFICATE-----\n"
+    yield f'ETag: "{digest[:32]}"\nx-request-id: {uuid}\nsession_id={uuid}\ntrace: {digest[:32]}\ncache_key: {commit}\n'
+    yield f"icon@2x.png x@self.weight getty@tty1.service actions/checkout@v4 pkg@workspace:* image@sha256:{digest}"
+    yield from (text.strip("\n") for text in _SECRET_FREE.split("\n\n"))
+
+
+_SECRET_FREE = r"""
+password = os.environ["DB_PASSWORD"]
+token: str
+api_key=api_key
+PASSWORD=$DB_PASS
+secret = get_secret("db-2")
+
+def login(username: str, password: str, token: str | None = None) -> Session:
+    return Session(password=password)
+
+apiKey: process.env.OPENAI_API_KEY!,
+githubToken: string;
+  auth: import.meta.env.VITE_TOKEN,
+  token: this.config.token2,
+
+API_KEY=<your-key>
+TOKEN=***
+SECRET=xxxxxxxx
+PASSWORD=changeme
+PASSWORD=None
+export TOKEN=${TOKEN}
+KEY=your-api-key-here1
+
+"input_tokens": 100, "output_tokens": 50, "max_tokens": 4096, "cache_read_tokens": 69535, "token_count": 123456
+
+curl -H "Authorization: Bearer $TOKEN" -H "X-Api-Key: ${API_KEY}" https://api.service.io
+Authorization: Bearer <token>
+
+git@github.com:org/repo.git
+ssh://git@host.io:22/org/repo.git
+noreply@anthropic.com
+user@example.com
+clone git@gitlab.com:a/b.git
+
+@decorator
+@app.route('/a')
+@types/node@20.1.0 foo@1.2.3 react@next @scope/pkg@1.0.0-beta.1 dotenv@17.2.4 a@v1.2.3
+
+/home/runner/work /Users/Shared/a /root/.ssh /home/ubuntu/a /home/node/app /home/vscode /home/user/x
+src/home/index.ts /home/index.html
+
+tests/test_auth.py::test_password_reset[token-1] PASSED
+tests/test_auth.py::test_api_key_2 FAILED
+
+if "-----BEGIN PRIVATE KEY-----" in text:
+    raise ValueError("a private key")
+
+The password must be at least 8 characters. Password: required. The token expired at 2025-09-01T10:00:00Z.
+
+http://localhost:3000/@vite/client https://user:password@host/db https://a.io/x@y
+postgres://postgres:postgres@localhost:5432/app
+
+<input type="password" name="password" placeholder="Password2">
+<label for="token">Token 1</label>
+
+nextPageToken: CAUQAA12abcXYZ987
+public_key: MCowBQYDK2VwAyEA
+primary_key=id
+pad_token='<pad>' eos_token_id=50256
+
+tokenizer.json sha256 tokens=1234567 secretName: db-credentials-v2
+secretKeyRef:
+  name: app-secrets-2
+  key: db-password
+
+task-1234567890abcdef1234567890abcdef risk-2024 disk-usage sk-learn key-value ask-2 SKILL_2 ACCESS hf_hub
+npm_config_registry
+
+password_hash = bcrypt.hashpw(password.encode(), salt)
+if password != confirm_password:
+    raise ValueError
+assert token == expected
+"""
 
 
 def false_positives(seed: int = 0) -> list[tuple[str, str]]:

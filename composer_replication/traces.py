@@ -64,13 +64,18 @@ class TraceExample(TypedDict, total=False):
     dpo_pairs: list[dict[str, Any]] | None
 
 
+def _no_arguments() -> dict[str, Any]:
+    return {}
+
+
 class ToolCall(msgspec.Struct, omit_defaults=True):
     """A call as the assistant made it. `raw_arguments` is set only if the arguments are not a JSON object, or are
     nested beyond reason."""
 
     id: str
     name: str
-    arguments: dict[str, Any] = {}
+    # A factory of our own: msgspec would leave the key out if `dict` itself made the default.
+    arguments: dict[str, Any] = msgspec.field(default_factory=_no_arguments)
     raw_arguments: str | None = None
 
     def message(self) -> dict[str, Any]:
@@ -266,6 +271,10 @@ class Context:
         self._previous: list[int] = []
         self._last = -1
         self._messages: list[Message] = []
+        # By turn of the current context: where its messages begin in `_messages`.
+        self._begins: dict[int, int] = {}
+        # By call: the turn, and the place among its messages, of every result still to be cleared.
+        self._results: dict[str, list[tuple[int, int]]] = {}
         self._open_calls: list[str] = []
 
     def before(self, turn: Turn) -> None:
@@ -274,18 +283,20 @@ class Context:
             self._close_calls()
             self._continue_from(turn.follows)
         if turn.clears:
-            self._clear(set(turn.clears))
+            self._clear(turn.clears)
         if turn.role != "tool" or turn.tool_call_id not in self._open_calls:
             self._close_calls()
 
     def add(self, turn: Turn) -> None:
         """Put the turn behind what is there."""
+        rendered = self._render(turn)
         self._previous.append(self._last)
         self._last = len(self._rendered)
-        self._rendered.append(self._render(turn))
+        self._begins[self._last] = len(self._messages)
+        self._rendered.append([])
+        self._extend(rendered)
         # What a compaction keeps stands behind its summary, and belongs to it from then on.
-        self._rendered[-1] = self._rendered[-1] + [message for kept in turn.keeps for message in self._rendered[kept]]
-        self._messages.extend(self._rendered[-1])
+        self._extend([message for kept in turn.keeps for message in self._rendered[kept]])
 
     def history(self) -> History:
         """What the model saw, as a view that stays as it is while the trace goes on."""
@@ -297,14 +308,28 @@ class Context:
         self._rebuild()
         self._open_calls = _unanswered(self._messages)
 
-    def _clear(self, calls: set[str]) -> None:
-        def cleared(message: Message) -> Message:
-            if message["role"] == "tool" and message["tool_call_id"] in calls:
-                return {**message, "content": CLEARED_RESULT}
-            return message
+    def _extend(self, messages: list[Message]) -> None:
+        """Put messages behind those of the last turn, which are the last of the current context."""
+        rendered = self._rendered[self._last]
+        for place, message in enumerate(messages, len(rendered)):
+            if message["role"] == "tool":
+                self._results.setdefault(message["tool_call_id"], []).append((self._last, place))
+        rendered.extend(messages)
+        self._messages.extend(messages)
 
-        self._rendered = [[cleared(message) for message in messages] for messages in self._rendered]
-        self._rebuild()
+    def _clear(self, calls: Sequence[str]) -> None:
+        """Empty the results of these calls, in every branch. Histories handed out before keep what they showed."""
+        cleared: list[tuple[int, Message]] = []
+        for call in calls:
+            for turn, place in self._results.pop(call, ()):
+                message = {**self._rendered[turn][place], "content": CLEARED_RESULT}
+                self._rendered[turn][place] = message
+                if turn in self._begins:
+                    cleared.append((self._begins[turn] + place, message))
+        if cleared:
+            self._messages = self._messages.copy()
+            for position, message in cleared:
+                self._messages[position] = message
 
     def _rebuild(self) -> None:
         chain = []
@@ -312,15 +337,16 @@ class Context:
         while index >= 0:
             chain.append(index)
             index = self._previous[index]
-        self._messages = [message for index in reversed(chain) for message in self._rendered[index]]
+        self._messages, self._begins = [], {}
+        for index in reversed(chain):
+            self._begins[index] = len(self._messages)
+            self._messages.extend(self._rendered[index])
 
     def _close_calls(self) -> None:
         """A chat needs an answer to every call; what the log does not have is said to be missing."""
         if not self._open_calls:
             return
-        missing = [{"role": "tool", "tool_call_id": call, "content": NO_RESULT} for call in self._open_calls]
-        self._rendered[self._last] = self._rendered[self._last] + missing
-        self._messages.extend(missing)
+        self._extend([{"role": "tool", "tool_call_id": call, "content": NO_RESULT} for call in self._open_calls])
         self._open_calls = []
 
     def _render(self, turn: Turn) -> list[Message]:
@@ -342,26 +368,51 @@ class Context:
 
 
 class _Measure:
-    """Token counts of messages, each counted once."""
+    """Cuts histories to a limit. Each message is counted once, and passed once for each list that it is in."""
 
     def __init__(self, count_tokens: Callable[[str], int]) -> None:
         self._count = count_tokens
         # By identity. The message is kept too: a new one must not get the place, and so the count, of one that is gone.
         self._known: dict[int, tuple[Message, int]] = {}
+        # What stayed of the last history: its list, from where to where, the tokens in there, and the room they had.
+        self._messages: list[Message] | None = None
+        self._first = self._stop = self._total = self._room = 0
 
     def truncate(self, history: History, limit: int) -> History:
         messages, start, stop = history.body
-        room = limit - sum(self._tokens(message) for message in history[: len(history) - (stop - start)])
-        first = stop
-        while first > start:
-            unit = first - 1
+        room = limit - self._sum(history[: len(history) - (stop - start)])
+        if messages is self._messages and start <= self._first and self._stop <= stop and room <= self._room:
+            # The list has grown: what was dropped would not fit now either.
+            self._total += self._sum(messages[self._stop : stop])
+            self._drop_oldest(messages, stop, room)
+        else:
+            self._take_newest(messages, start, stop, room)
+        self._messages, self._stop, self._room = messages, stop, room
+        return history.without_oldest(self._first - start)
+
+    def _drop_oldest(self, messages: list[Message], stop: int, room: int) -> None:
+        while self._total > room:
+            behind = self._first + 1
+            while behind < stop and messages[behind]["role"] == "tool":
+                behind += 1
+            if behind >= stop:
+                break
+            self._total -= self._sum(messages[self._first : behind])
+            self._first = behind
+
+    def _take_newest(self, messages: list[Message], start: int, stop: int, room: int) -> None:
+        self._first, self._total = stop, 0
+        while self._first > start:
+            unit = self._first - 1
             while unit > start and messages[unit]["role"] == "tool":
                 unit -= 1
-            room -= sum(self._tokens(message) for message in messages[unit:first])
-            if room < 0 and first < stop:
+            total = self._total + self._sum(messages[unit : self._first])
+            if total > room and self._first < stop:
                 break
-            first = unit
-        return history.without_oldest(first - start)
+            self._first, self._total = unit, total
+
+    def _sum(self, messages: Sequence[Message]) -> int:
+        return sum(self._tokens(message) for message in messages)
 
     def _tokens(self, message: Message) -> int:
         known = self._known.get(id(message))

@@ -11,11 +11,19 @@ import inspect
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
+
+import msgspec
 
 FILE = Path(__file__).with_name("surface.txt")
 # Packages whose public names are listed in `__all__`, then modules whose public names are those defined in them.
-PACKAGES = ("composer_replication", "composer_replication.distillation", "composer_replication.diloco")
+PACKAGES = (
+    "composer_replication",
+    "composer_replication.distillation",
+    "composer_replication.diloco",
+    "composer_replication.ingestion",
+    "composer_replication.hint_generator",
+)
 MODULES = (
     "composer_replication.loss",
     "composer_replication.channels",
@@ -31,6 +39,25 @@ MODULES = (
     "composer_replication.distillation.fused.divergence",
     "composer_replication.distillation.fused.logprobs",
     "composer_replication.doctor",
+    "composer_replication.traces",
+    "composer_replication.ingestion.formats",
+    "composer_replication.ingestion.log_file",
+    "composer_replication.ingestion.statistics",
+    "composer_replication.ingestion.reading",
+    "composer_replication.ingestion.source",
+    "composer_replication.ingestion.pipeline",
+    "composer_replication.ingestion.store",
+    "composer_replication.ingestion.audit",
+    "composer_replication.ingestion.claude_code.ingester",
+    "composer_replication.ingestion.redaction.redactor",
+    "composer_replication.ingestion.redaction.trace",
+    "composer_replication.hint_generator.kinds",
+    "composer_replication.hint_generator.context",
+    "composer_replication.hint_generator.classifier",
+    "composer_replication.hint_generator.marking",
+    "composer_replication.hint_generator.templates",
+    "composer_replication.hint_generator.layers",
+    "composer_replication.hint_generator.judge",
 )
 
 
@@ -59,6 +86,13 @@ def _module(module: Any) -> Iterator[str]:
 
 
 def _class(member: type) -> Iterator[str]:
+    if is_typeddict(member):
+        yield from (f"    {name}" for name in member.__annotations__)
+        return
+    if issubclass(member, msgspec.Struct):
+        for one in msgspec.structs.fields(member):
+            default = one.default if one.default_factory is msgspec.NODEFAULT else f"{one.default_factory.__name__}()"
+            yield f"    {one.name}" + ("" if default is msgspec.NODEFAULT else f" = {default!r}")
     fields = dataclasses.fields(member) if dataclasses.is_dataclass(member) else ()
     if not fields and "__init__" in vars(member):
         yield from _parameters(member, "    ", skip_first=False)
@@ -83,7 +117,9 @@ def _parameters(member: Any, indent: str, *, skip_first: bool = False) -> Iterat
     parameters = list(inspect.signature(member).parameters.values())[int(skip_first) :]
     for parameter in parameters:
         keyword_only = "* " if parameter.kind is parameter.KEYWORD_ONLY else ""
-        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        # A function's own text would hold an address.
+        shown = getattr(parameter.default, "__qualname__", None) or repr(parameter.default)
+        default = "" if parameter.default is parameter.empty else f" = {shown}"
         yield f"{indent}{keyword_only}{parameter.name}{default}"
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from itertools import pairwise
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -243,6 +245,74 @@ def test_every_history_is_a_chat_that_a_provider_takes(trace: Trace, limit: int)
         assert is_valid_chat(state["messages"])
 
 
+class PlainContext(Context):
+    """Clears by going through everything there is."""
+
+    def _clear(self, calls: Sequence[str]) -> None:
+        def cleared(message: Message) -> Message:
+            hit = message["role"] == "tool" and message["tool_call_id"] in calls
+            return {**message, "content": CLEARED_RESULT} if hit else message
+
+        self._rendered = [[cleared(message) for message in messages] for messages in self._rendered]
+        self._rebuild()
+
+
+@given(wild_traces(), st.data())
+def test_clearing_goes_everywhere(trace: Trace, data: st.DataObject) -> None:
+    for number, turn in enumerate(trace.turns):
+        if turn.follows == -1 and number:
+            turn.keeps = data.draw(st.lists(st.integers(0, number - 1), max_size=4))
+    quick, plain = Context(), PlainContext()
+    kept: list[tuple[History, list[Message]]] = []
+    for turn in trace.turns:
+        for context in (quick, plain):
+            context.before(turn)
+        assert quick.history() == plain.history()
+        kept.append((quick.history(), list(quick.history())))
+        for context in (quick, plain):
+            context.add(turn)
+    assert quick.history() == plain.history()
+    for history, shown in kept:
+        assert list(history) == shown
+
+
+def steps(trace: Trace, **options: Any) -> int:
+    """How many functions run until the trace has shown its states: work without a clock."""
+    count = 0
+
+    def note(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        for _ in trace.states(**options):
+            pass
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("limit", [1, 300, 10**9])
+def test_truncation_costs_no_more_for_each_state_of_a_longer_trace(limit: int) -> None:
+    def cost(length: int) -> int:
+        turns = [turn for number in range(length) for turn in (says("b", f"c{number}"), result(f"c{number}"))]
+        return steps(trace_of(*turns), max_history_tokens=limit, system_prompt="S")
+
+    assert cost(800) < 5 * cost(200)
+
+
+def test_clearing_costs_no_more_for_each_boundary_of_a_longer_trace() -> None:
+    def cost(length: int) -> int:
+        turns: list[Turn] = []
+        for number in range(length):
+            turns += [says("", f"c{number}", clears=[f"c{number - 2}"]), result(f"c{number}")]
+        return steps(trace_of(*turns))
+
+    assert cost(800) < 5 * cost(200)
+
+
 def test_memory_grows_with_the_trace_and_not_with_its_square() -> None:
     def cost(length: int) -> int:
         turns = [turn for number in range(length) for turn in (user(f"question {number}"), says(f"answer {number}"))]
@@ -281,6 +351,38 @@ def test_a_limit_is_met_exactly() -> None:
     trace = trace_of(user("1234"), user("5678"), user("9012"), says("a"))
     assert [len(seen(trace, max_history_tokens=limit)[0]) for limit in (1, 2, 3, 4)] == [1, 2, 3, 3]
     assert [len(seen(trace, max_history_tokens=limit, system_prompt="abcd")[0]) for limit in (2, 3, 4)] == [2, 3, 4]
+
+
+def truncated(messages: list[Message], limit: int) -> list[Message]:
+    """The rule in full: the longest tail of whole units that fits, the newest unit whatever it costs."""
+    lead = [message for message in messages if message["role"] == "system" and message["content"] == "S"]
+    units: list[list[Message]] = []
+    for message in messages[len(lead) :]:
+        if message["role"] == "tool" and units:
+            units[-1].append(message)
+        else:
+            units.append([message])
+
+    def tokens(part: list[Message]) -> int:
+        calls = [call["function"] for message in part for call in message.get("tool_calls", ())]
+        texts = [message["content"] for message in part] + [call["name"] + call["arguments"] for call in calls]
+        return sum(map(len, texts))
+
+    for first in range(len(units)):
+        rest = lead + [message for unit in units[first:] for message in unit]
+        if tokens(rest) <= limit or first == len(units) - 1:
+            return rest
+    return lead
+
+
+@given(wild_traces(), st.integers(0, 120), st.data())
+def test_truncation_is_the_plain_rule(trace: Trace, limit: int, data: st.DataObject) -> None:
+    for turn in trace.turns:
+        turn.role = "user" if turn.role == "system" else turn.role  # so that "S" alone leads
+        turn.content = "x" * data.draw(st.integers(0, 30))
+    whole = [list(state["messages"]) for state in trace.states(system_prompt="S")]
+    cut = list(trace.states(system_prompt="S", max_history_tokens=limit, count_tokens=len))
+    assert [list(state["messages"]) for state in cut] == [truncated(messages, limit) for messages in whole]
 
 
 def test_truncation_can_be_told() -> None:
@@ -365,7 +467,7 @@ def test_the_example_of_a_trace() -> None:
     assert prompt == {"role": "user", "content": "go", "origin": "prompt"}
     assert asked["content"] == ""
     assert asked["tool_calls"][0] == {"id": "c1", "name": "Read", "arguments": {"path": "a.py"}}
-    assert asked["tool_calls"][1] == {"id": "c2", "name": "Bash", "raw_arguments": "{oops"}
+    assert asked["tool_calls"][1] == {"id": "c2", "name": "Bash", "arguments": {}, "raw_arguments": "{oops"}
     assert asked["tool_call"] == asked["tool_calls"][0]
     assert (asked["tool_error"], asked["error_meta"]) == ("json_decode", {"tool_name": "Bash"})
     assert answer == {"role": "tool", "content": "x", "tool_call_id": "c1"}
@@ -397,7 +499,18 @@ def test_any_trace_survives_json(trace: Trace) -> None:
     again = msgspec.json.decode(msgspec.json.encode(trace), type=Trace)
     assert again == trace
     assert list(again.states()) == list(trace.states())
-    assert all("role" in turn and "content" in turn for turn in json.loads(msgspec.json.encode(trace))["turns"])
+    written = json.loads(msgspec.json.encode(trace))["turns"]
+    assert all("role" in turn and "content" in turn for turn in written)
+    assert all(call["arguments"] == {} for turn in written for call in turn.get("tool_calls", ()))
+
+
+def test_arguments_are_there_even_if_a_call_has_none() -> None:
+    trace = trace_of(says("", "c1"))
+    assert msgspec.json.encode(trace.turns[0].tool_calls[0]) == b'{"id":"c1","name":"Read","arguments":{}}'
+    (turn,) = trace.example()["turns"]
+    assert turn["tool_calls"][0]["arguments"] == {}
+    assert (turn["tool_call"] or {})["arguments"] == {}
+    assert trace_of(says("", "c1")).turns[0].tool_calls[0].arguments is not trace.turns[0].tool_calls[0].arguments
 
 
 def test_calls_come_with_their_answers() -> None:

@@ -59,7 +59,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are printed, never raised."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
     try:
         # `--debug` may stand before or behind the verb.
         code = app(args=[argument for argument in arguments if argument != "--debug"], standalone_mode=False)
@@ -69,14 +69,20 @@ def run(arguments: Sequence[str]) -> int:
         hint = f" (see {context.command_path} --help)" if context is not None else ""
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         if message:  # a call without a verb has printed the help already, and has no more to say
-            errors.print(f"[red]error:[/] {escape(message + hint)}")
+            errors.print(f"[red]error:[/] {escape(_one_line(message) + hint)}")
         return int(getattr(error, "exit_code", 1))
     except Exception as error:  # noqa: BLE001 - the last place that can turn an error into one line
         if "--debug" in arguments:
             traceback.print_exc()
-        message = " ".join(str(error).split()) or type(error).__name__
+        message = _one_line(str(error)) or type(error).__name__
         errors.print(f"[red]error:[/] {escape(message)}")
         return 1
     if code == _INTERRUPTED:
         errors.print("stopped")
     return code if isinstance(code, int) else 0
+
+
+def _one_line(message: str) -> str:
+    """Without line ends, and without what a terminal would take for a command: messages name files, and files are
+    named by anybody."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(message.split()))

@@ -87,7 +87,9 @@ def _kind(
     others = OTHERS_TEXTS.find(body)
     is_command = envelope.exit_code is not None or runs_commands(tool_name, arguments)
     # A command's own output may tell of a server's answer; it is then the command that failed.
-    if others is not None and not (is_command and others[0] == "service_unavailable"):
+    if others is not None and not (
+        is_command and others[0] == "service_unavailable" and "api" not in others[1].re.groupindex
+    ):
         return others[0], {"error_line": telling_line(body), **_status(others[1].groupdict())}
     refused = envelope.refused or (envelope.exit_code is None and _REFUSAL.match(body) is not None)
     if is_command and not refused:

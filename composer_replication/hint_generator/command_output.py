@@ -81,6 +81,41 @@ _NOISE = re.compile(
     r"|make(?:\[\d+\])?: Entering"
     r"|\s*%? ?Total +%|\s+Dload|exit status \d|Exit code|\?\s+\S+\s+\[no test files\]|ok\s+\S+)"
 )
+# Exit codes of a process that was ended from outside, also as Python gives them.
+_SIGNALS = frozenset([130, 137, 143, -2, -9, -15])
+# What a shell prints of such a process.
+_LONGEST_NOTICE = 400
+_ENDED = re.compile(
+    r"(?:\s*(?:\S*sh: (?:line \d+: )?)?(?:\[\d+\]\S*\s+|\s*\d+ )?"
+    r"(?:\^C|Killed|Terminated)(?::? ?\d+)?(?:  [^\n]*)?(?:\n|\Z))*\Z"
+)
+# Programs that answer "no" or "different" with an exit code of 1; `-v` is `command -v`.
+_ASKING = frozenset(
+    [
+        "grep",
+        "egrep",
+        "fgrep",
+        "zgrep",
+        "rg",
+        "ag",
+        "diff",
+        "cmp",
+        "test",
+        "[",
+        "[[",
+        "pgrep",
+        "which",
+        "-v",
+    ]  # command -v
+)
+_NEVER_FAILING = frozenset(["echo", "printf", "true"])
+# Their answers, which may quote anything.
+_ANSWER = re.compile(
+    r"\d+(?:,\d+)?[acd]\d+|--- \S|\*\*\* \S|diff |Only in |Files [^\n]* differ$|Binary files |[^\n]* differ: "
+    r"|which: no |\S+ not found$",
+    re.MULTILINE,
+)
+_TELLING = re.compile(r"\b(?:error|failed|cannot|can't|invalid|not found|denied|missing|unable)\b", re.IGNORECASE)
 
 
 def classify_output(output: str, command: str | None, exit_code: int | None) -> tuple[str, dict[str, object]]:
@@ -91,6 +126,10 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
         details["command_name"] = _named(parts)
     if exit_code == 124 and "imed out" not in output:
         return "timeout", details
+    if exit_code in _SIGNALS and len(output) < _LONGEST_NOTICE and _ENDED.match(output) is not None:
+        return "interrupted", details
+    if exit_code == 1 and _asked(parts, output):
+        return "no_match", details
     if not output.strip():
         # 127 without a word is still a program that is not there.
         return ("command_not_found" if exit_code == 127 else "command_failed"), details
@@ -112,10 +151,28 @@ def telling_line(text: str) -> str:
     for line in text.splitlines():
         if _NOISE.match(line):
             continue
-        if re.search(r"\b(?:error|failed|cannot|can't|invalid|not found|denied|missing|unable)\b", line, re.IGNORECASE):
+        if _TELLING.search(line) is not None:
             return line.strip()
         first = first or line.strip()
     return first or text.strip().partition("\n")[0]
+
+
+def _asked(parts: Sequence[list[str]], output: str) -> bool:
+    """Whether the last program asks something, and the output is at most its answer."""
+    # After a program that always works, a failure is of the one before: `[ -f a ] && echo yes`.
+    last = next((part for part in reversed(parts) if part[0] not in _NEVER_FAILING), None)
+    if last is None:
+        return False
+    if last[0] == "git":
+        if "grep" not in last[1:4] and not (
+            "diff" in last and not {"--exit-code", "--quiet", "--no-index"}.isdisjoint(last)
+        ):
+            return False
+    elif last[0] not in _ASKING:
+        return False
+    if not output or _ANSWER.match(output) is not None:
+        return True
+    return _TELLING.search(output) is None and OUTPUT_TEXTS.find(output) is None
 
 
 def _groups(match: re.Match[str]) -> dict[str, object]:

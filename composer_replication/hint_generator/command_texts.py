@@ -17,6 +17,8 @@ OUTPUT_TEXTS = Rules(
         r"^(?:Command|command|The command)\b[^\n]*\btimed out\b",
         r"\bwas cancelled because it took more than \d+ seconds",
     ),
+    # A full disk makes everything fail, and everything reports it in its own way.
+    ("harness_broken", r"\bNo space left on device\b", r"\bENOSPC\b"),
     ("blocked_command", r"""^Operation ['\"`](?P<name>[^'\"`\n]{1,60})['\"`] is not supported by this environment"""),
     ("shell_syntax", r"\bsyntax error near unexpected token\b", r"\bsyntax error: unexpected\b", r"\bSyntax error: "),
     (
@@ -107,6 +109,17 @@ OUTPUT_TEXTS = Rules(
         r"^Executed \d+ tests?, with [1-9]\d* failures?",
         r"^Failed! +- Failed: +[1-9]",
         r"Tests run: \d+, Failures: [1-9]",
+    ),
+    # no network: compilers and git fail for it too
+    (
+        "service_unavailable",
+        r"\b[Cc]ould not resolve (?:host|proxy)",
+        r"\bTemporary failure (?:in name resolution|resolving)\b",
+        r"\b[Nn]etwork is unreachable\b",
+        r"\bEAI_AGAIN\b",
+        r"^npm (?:ERR!|error) code (?:ETIMEDOUT|ENOTFOUND|ECONNRESET)\b",
+        r"\bregistry\b[^\n]*\bETIMEDOUT\b",
+        r"\bETIMEDOUT\b[^\n]*\bregistry\b",
     ),
     # types and lint
     (
@@ -299,7 +312,6 @@ OUTPUT_TEXTS = Rules(
         "http_error",
         r"\bConnection refused\b",
         r"\bECONNREFUSED\b",
-        r"\bCould not resolve host\b",
         r"\bENOTFOUND\b",
         r"\bGraphQL: ",
         r"\bERR_CONNECTION\w*",

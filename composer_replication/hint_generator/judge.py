@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from composer_replication._optional import require
 from composer_replication.hint_generator.context import HintContext
@@ -45,6 +45,9 @@ _SHOWN = (
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"'`)\]]*\s+(?=[\"'`(\[]?[A-Z0-9`])")
 _LONGEST_HINT = 400
+_LONGEST_QUESTION = 8_000
+# Bulk that is far beyond what is sent.
+_LONGEST_VALUE = 50_000
 
 
 class JudgeHints:
@@ -53,8 +56,8 @@ class JudgeHints:
     A judge that does not answer costs a warning and no hint, never a training run: a failed call returns None and is
     asked again next time; after `give_up_after` failures in a row nothing is asked any more.
 
-    What is sent is the context as the caller has it, so it has to be redacted already; `redact` is applied once more
-    to all that leaves the machine.
+    What leaves the machine is redacted first, whatever was done to the trace before, by the redactor of `ingest`; only
+    `redact` changes that.
 
     Args:
         model: the name the endpoint knows the model by.
@@ -65,7 +68,7 @@ class JudgeHints:
         cache_path: the SQLite file of answers; None keeps them in memory.
         timeout: seconds for one try.
         max_retries: further tries, on timeouts, connection errors and overload.
-        redact: applied to the text that is sent.
+        redact: applied to the text that is sent, instead of the redactor of `ingest`. False sends it as it is.
         request: more fields for the request, such as `{"max_tokens": 200}`.
         give_up_after: failures in a row after which the judge is left alone.
     """
@@ -80,7 +83,7 @@ class JudgeHints:
         cache_path: str | os.PathLike[str] | None = None,
         timeout: float = 30.0,
         max_retries: int = 2,
-        redact: Callable[[str], str] | None = None,
+        redact: Callable[[str], str] | Literal[False] | None = None,
         request: Mapping[str, Any] | None = None,
         give_up_after: int = 5,
     ) -> None:
@@ -148,9 +151,10 @@ class JudgeHints:
             text = (
                 value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str, sort_keys=True)
             )
-            lines.append(f"{key}: {text[:2000]}")
+            lines.append(f"{key}: {text[:_LONGEST_VALUE]}")
         question = "\n".join(lines)
-        return self.redact(question) if self.redact is not None else question
+        # Cut after it is redacted: half a secret is not recognised.
+        return (question if self.redact is False else (self.redact or _redacted)(question))[:_LONGEST_QUESTION]
 
     def _ask(self, question: str) -> str | None:
         """The judge's answer, "" if it has nothing to say, None if it did not answer."""
@@ -224,6 +228,13 @@ def _connection(path: Path) -> Iterator[sqlite3.Connection]:
             yield connection
     finally:
         connection.close()
+
+
+def _redacted(text: str) -> str:
+    # Imported here: the reader of logs imports this package. A redactor remembers, so each question has its own.
+    from composer_replication.ingestion.redaction import Redactor
+
+    return Redactor().text(text)
 
 
 def _content(reply: Any) -> str:

@@ -56,7 +56,8 @@ OTHERS_KINDS = frozenset(
         "interrupted",
         "harness_broken",
         "hook_blocked",
-        "service_unavailable",  # a server that is down, overloaded or limiting
+        "service_unavailable",  # a server that is down, overloaded or limiting, or a network that is
+        "no_match",  # no failure at all: grep, test, diff and the like say "no" or "different" with an exit code of 1
     }
 )
 

@@ -1,4 +1,9 @@
-"""Where hints come from, tried in order: a template, the error's own text, a judge."""
+"""Where hints come from, tried in order: templates first, then the error's own text and, if you have one, a judge.
+
+LayeredHints()                                                                    # templates, then the error itself
+LayeredHints([template_hints, JudgeHints(...), RawErrorHints()])                  # a judge for what is vague
+LayeredHints([template_hints, RawErrorHints(only_if_telling=True), JudgeHints(...)])  # a judge as the last resort
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,8 @@ from typing import Any, Protocol, cast
 
 from composer_replication.hint_generator.context import HintContext
 from composer_replication.hint_generator.kinds import is_students_mistake
-from composer_replication.hint_generator.templates import dispatch
-from composer_replication.hint_generator.wording import one_line
+from composer_replication.hint_generator.templates import HINT_TEMPLATES, VAGUE_TEMPLATES, dispatch
+from composer_replication.hint_generator.wording import names_something, one_line
 
 
 class HintSource(Protocol):
@@ -18,20 +23,36 @@ class HintSource(Protocol):
 
 
 def template_hints(ctx: HintContext) -> str | None:
-    """The hint of the kind's template."""
+    """The hint of the kind's template. None for a vague kind whose error names nothing: others may know more.
+
+    `dispatch` has a text for those too.
+    """
     kind = ctx.get("error_kind")
-    return dispatch(kind, ctx) if kind else None
+    if not kind:
+        return None
+    vague = VAGUE_TEMPLATES.get(kind)
+    if vague is not None and HINT_TEMPLATES.get(kind) is vague and not _is_telling(ctx):
+        return None
+    return dispatch(kind, ctx)
 
 
 class RawErrorHints:
-    """The error's own text, trimmed. Small models gain little from it: measure before you use it."""
+    """The error's own text, trimmed. Small models gain little from it: measure before you use it.
 
-    def __init__(self, max_characters: int = 300) -> None:
+    Args:
+        max_characters: of the text that is quoted.
+        only_if_telling: give no hint if the text names nothing, so that the next source is asked.
+    """
+
+    def __init__(self, max_characters: int = 300, *, only_if_telling: bool = False) -> None:
         if max_characters < 1:
             raise ValueError(f"max_characters must be at least 1, not {max_characters}")
         self.max_characters = max_characters
+        self.only_if_telling = only_if_telling
 
     def __call__(self, ctx: HintContext, /) -> str | None:
+        if self.only_if_telling and not _is_telling(ctx):
+            return None
         lines = [line for line in str(ctx.get("error_message") or "").splitlines() if line.strip()]
         text = one_line(" ".join(lines[:6]), self.max_characters)
         return f"Avoid this error: {text}" if text else None
@@ -53,6 +74,10 @@ class LayeredHints:
             if hint:
                 return hint
         return None
+
+
+def _is_telling(ctx: HintContext) -> bool:
+    return names_something(str(ctx.get("error_message") or ""))
 
 
 def as_collator_hint(source: HintSource) -> Callable[[str, Mapping[str, Any] | None], str | None]:

@@ -1,7 +1,7 @@
 """The texts that a pattern cannot match without, so that most patterns need not be tried at all.
 
-Looking for a fixed text is many times faster than trying a pattern, and a failed result is compared with about a
-hundred patterns of which at most a few can match.
+A failed result is compared with about a hundred patterns of which at most a few can match, and one pass can look for
+all fixed texts at once.
 """
 
 from __future__ import annotations

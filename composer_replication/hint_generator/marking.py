@@ -6,10 +6,9 @@ Most results are no errors, and a log has gigabytes of them: an ordinary turn co
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from composer_replication.hint_generator.arguments import command_of
 from composer_replication.hint_generator.classifier import classify
@@ -23,7 +22,14 @@ REPEAT_WINDOW = 3
 
 _MESSAGE_CHARACTERS = 400
 _COMMAND_CHARACTERS = 200
-_MOST_NAMES = 100
+_MOST_NAMES = 40
+_SCHEMA_CHARACTERS = 1000
+_MOST_CHOICES = 6
+_NEARBY = 64
+_MOST_RECENT = 16
+
+# Errors whose hint says what the tool takes.
+_ARGUMENT_KINDS = frozenset({"type_error", "json_decode", "malformed_call"})
 
 # Kinds that say nothing about the cause; arguments that are not JSON then are the cause.
 _VAGUE_KINDS = frozenset({"runtime_error", "command_failed", "mcp_error", "type_error", "malformed_call"})
@@ -61,85 +67,157 @@ _CHANGING_COMMAND = re.compile(
 )
 
 
-@dataclass
-class _Failures:
-    """The student's failed calls of the last few calls, by what was called."""
+class _Place(NamedTuple):
+    """A call: the index of the turn that made it, and its position among that turn's calls."""
 
-    seen: dict[str, tuple[int, int, int, str]] = field(default_factory=dict)
-    """Of a call: its number, the index of its turn, how often it has failed, and the kind."""
-    last: int = -(10**9)
-    changed_at: int = -1
-
-    def is_watching(self, number: int) -> bool:
-        return number - self.last <= REPEAT_WINDOW
-
-    def add(self, call: ToolCall, number: int, turn_index: int, kind: str) -> tuple[int, str]:
-        """Note a failure. Returns how often the call has now failed in a row, and the kind it failed with first."""
-        key = _identity(call)
-        times, first_kind = 1, kind
-        before = self.seen.get(key)
-        if before is not None:
-            earlier, earlier_turn, earlier_times, earlier_kind = before
-            is_near = number - earlier <= REPEAT_WINDOW
-            # Two equal calls in one turn were made before either had failed.
-            if is_near and earlier_turn != turn_index and not earlier < self.changed_at < number:
-                times, first_kind = earlier_times + 1, earlier_kind
-        self.seen = {other: entry for other, entry in self.seen.items() if number - entry[0] < REPEAT_WINDOW}
-        self.seen[key] = (number, turn_index, times, first_kind)
-        self.last = number
-        return times, first_kind
+    turn: int
+    position: int
 
 
-def mark_errors(trace: Trace, stats_counter: Counter[str] | None = None) -> None:
+class _Failed(NamedTuple):
+    """A failed call of the student's: where and what it was, how often it failed in a row, and as what at first."""
+
+    place: _Place
+    identity: str
+    times: int
+    first_kind: str
+
+
+class _Tools:
+    """What a trace tells of its tools, trimmed to what hints need: every error has a copy of it in the output."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._turns = trace.turns
+        self._definitions = _tool_definitions(trace)
+        self._schemas: dict[str, dict[str, Any] | None] = {}
+        self._seen = 0
+        self._called: dict[str, str] = {}
+        self._worked: dict[str, None] = {}
+
+    def schema(self, name: str) -> dict[str, Any] | None:
+        """The parameters that a tool takes, if the log defines it and they are few."""
+        if name not in self._schemas:
+            self._schemas[name] = _small_schema(self._definitions.get(name))
+        return self._schemas[name]
+
+    def names(self, index: int) -> list[str]:
+        """The tools that the log defines. Where it defines none: those that worked before this turn, so they exist."""
+        if self._definitions:
+            return list(islice(self._definitions, _MOST_NAMES))
+        # Errors come in order, so each turn is looked at once for all of them.
+        for number in range(self._seen, index):
+            turn = self._turns[number]
+            for call in turn.tool_calls:
+                self._called[call.id] = call.name
+            if turn.role == "tool" and not turn.is_error and turn.tool_call_id in self._called:
+                self._worked[self._called[turn.tool_call_id]] = None
+        self._seen = max(self._seen, index)
+        return list(islice(self._worked, _MOST_NAMES))
+
+
+def mark_errors(trace: Trace) -> None:
     """Set `error_kind` on failed results, and `tool_error` and `error_meta` on the turns that made the calls.
 
     `error_meta` is what hints are made of (`HintContext`). Of several failed calls in a turn, the first that is the
     student's mistake counts, else the first. A call that failed and is made again unchanged within the next three
     calls, with nothing changed in between, is a `repeated_failure`. Turns that are copies (`repeats`) get no
-    `tool_error`, so that nothing is learnt from them twice, and are not counted.
+    `tool_error`, so that nothing is learnt from them twice.
 
-    Args:
-        trace: changed in place. Texts go into `error_meta` as they are: redact the trace first.
-        stats_counter: counts the kinds of all failed results.
+    The trace is changed in place. Texts go into `error_meta` as they are; `redact_trace` covers `error_meta` too.
     """
     turns = trace.turns
-    if not any(turn.is_error for turn in turns):
+    failing = [index for index, turn in enumerate(turns) if turn.is_error]
+    if not failing:
         return
-    tools = _tool_definitions(trace)
-    owners: dict[str, tuple[Turn, ToolCall, int, int]] = {}
-    worked: dict[str, None] = {}
-    failures = _Failures()
-    number = 0
-    for index, turn in enumerate(turns):
-        if turn.role == "assistant":
-            for call in turn.tool_calls:
-                owners[call.id] = (turn, call, number, index)
-                number += 1
-            continue
-        if turn.role != "tool":
-            continue
-        owner = owners.get(turn.tool_call_id or "")
-        if not turn.is_error:
-            if owner is not None:
-                _, call, call_number, _ = owner
-                worked[call.name] = None
-                if failures.is_watching(call_number) and _changes_files(call):
-                    failures.changed_at = max(failures.changed_at, call_number)
-            continue
-        kind, meta = _describe(turn, owner[1] if owner else None)
-        if owner is not None:
-            made_by, call, call_number, turn_index = owner
+    tools = _Tools(trace)
+    makers: dict[str, _Place] | None = None
+    recent: list[_Failed] = []
+    for index in failing:
+        turn = turns[index]
+        place = _maker_nearby(turns, index)
+        if place is None:
+            makers = makers if makers is not None else _all_makers(turns)
+            place = makers.get(turn.tool_call_id or "")
+        made_by = turns[place.turn] if place is not None else None
+        call = made_by.tool_calls[place.position] if made_by is not None and place is not None else None
+        kind, meta = _describe(turn, call)
+        if call is not None and made_by is not None and place is not None:
             if is_students_mistake(kind):
-                times, first_kind = failures.add(call, call_number, turn_index, kind)
-                if times > 1:
-                    kind, meta["original_kind"], meta["repeats"] = "repeated_failure", first_kind, times - 1
+                # Results out of order are never far apart, so there is a limit too.
+                recent = [
+                    one for one in recent[-_MOST_RECENT:] if _calls_apart(turns, one.place, place) <= REPEAT_WINDOW
+                ]
+                failed = _failed(turns, recent, place, call, kind)
+                recent.append(failed)
+                if failed.times > 1:
+                    kind, meta["original_kind"], meta["repeats"] = (
+                        "repeated_failure",
+                        failed.first_kind,
+                        failed.times - 1,
+                    )
             meta["error_kind"] = kind
-            _add_tools(meta, tools, call.name, worked)
+            _add_tools(meta, tools, call.name, index)
             if not made_by.repeats:
                 _blame(made_by, kind, meta)
         turn.error_kind = kind
-        if stats_counter is not None and not (owner is not None and owner[0].repeats):
-            stats_counter[kind] += 1
+
+
+def _maker_nearby(turns: list[Turn], index: int) -> _Place | None:
+    """The call that a result answers, if it was made a few turns before: nearly all are."""
+    wanted = turns[index].tool_call_id
+    for earlier in range(index - 1, max(-1, index - _NEARBY), -1):
+        for position, call in enumerate(turns[earlier].tool_calls):
+            if call.id == wanted:
+                return _Place(earlier, position)
+    return None
+
+
+def _all_makers(turns: list[Turn]) -> dict[str, _Place]:
+    return {
+        call.id: _Place(index, position)
+        for index, turn in enumerate(turns)
+        for position, call in enumerate(turn.tool_calls)
+    }
+
+
+def _calls_apart(turns: list[Turn], first: _Place, second: _Place) -> int:
+    """How many calls later the second was made; what is far apart is not counted to the end."""
+    apart = second.position - first.position
+    for turn in turns[first.turn : second.turn]:
+        apart += len(turn.tool_calls)
+        if apart > REPEAT_WINDOW + second.position:
+            break
+    return apart
+
+
+def _failed(turns: list[Turn], recent: list[_Failed], place: _Place, call: ToolCall, kind: str) -> _Failed:
+    identity = _identity(call)
+    before = next((one for one in reversed(recent) if one.identity == identity), None)
+    # Two equal calls in one turn were made before either had failed.
+    if before is None or before.place.turn == place.turn or _changed_between(turns, before.place, place):
+        return _Failed(place, identity, 1, kind)
+    return _Failed(place, identity, before.times + 1, before.first_kind)
+
+
+def _changed_between(turns: list[Turn], first: _Place, second: _Place) -> bool:
+    """Whether a call between the two changed something, and worked."""
+    changing = {
+        call.id
+        for index in range(first.turn, second.turn + 1)
+        for position, call in enumerate(turns[index].tool_calls)
+        if first < (index, position) < second and _changes_files(call)
+    }
+    if not changing:
+        return False
+    # The results of the second call's turn are the last that matter: to the end of the trace would be quadratic.
+    for index in range(first.turn + 1, len(turns)):
+        turn = turns[index]
+        if turn.role == "tool":
+            if not turn.is_error and turn.tool_call_id in changing:
+                return True
+        elif index > second.turn:
+            break
+    return False
 
 
 def _describe(turn: Turn, call: ToolCall | None) -> tuple[str, dict[str, Any]]:
@@ -191,16 +269,49 @@ def _tool_definitions(trace: Trace) -> dict[str, Any]:
     return definitions
 
 
-def _add_tools(meta: dict[str, Any], tools: Mapping[str, Any], name: str, worked: Mapping[str, None]) -> None:
-    if tools:
-        meta["available_tools"] = list(tools)[:_MOST_NAMES]
-        if isinstance(tools.get(name), Mapping):
-            meta["tool_schema"] = tools[name]
-    elif (
-        "available_tools" not in meta and "tool_not_found" in (meta["error_kind"], meta.get("original_kind")) and worked
-    ):
-        # The log does not say which tools there are, but those that worked exist.
-        meta["available_tools"] = list(worked)[:_MOST_NAMES]
+def _small_schema(given: Any) -> dict[str, Any] | None:
+    """The names and types of a schema's parameters. Of many the required ones, and if those are many too, nothing."""
+    properties = given.get("properties") if isinstance(given, Mapping) else None
+    if not isinstance(properties, Mapping) or not properties:
+        return None
+    listed = given.get("required")
+    required = [name for name in listed if name in properties] if isinstance(listed, list) else []
+    for names in (list(properties), required):
+        small = {
+            "type": "object",
+            "properties": {str(name): _small_type(properties[name]) for name in names},
+            "required": required,
+        }
+        if names and len(dump_json(small)) <= _SCHEMA_CHARACTERS:
+            return small
+    return None
+
+
+def _small_type(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        return {}
+    choices = given.get("enum")
+    if isinstance(choices, list) and choices:
+        return {"enum": [choice for choice in choices[:_MOST_CHOICES] if isinstance(choice, (str, int))]}
+    if isinstance(given.get("type"), (str, list)):
+        return {"type": given["type"]}
+    options = given.get("anyOf")
+    kinds = (
+        [option.get("type") for option in options if isinstance(option, Mapping)] if isinstance(options, list) else []
+    )
+    return {"type": [kind for kind in kinds if isinstance(kind, str)]} if kinds else {}
+
+
+def _add_tools(meta: dict[str, Any], tools: _Tools, name: str, index: int) -> None:
+    kind = meta.get("original_kind", meta["error_kind"])
+    if kind in _ARGUMENT_KINDS:
+        schema = tools.schema(name)
+        if schema is not None:
+            meta["tool_schema"] = schema
+    elif kind == "tool_not_found" and "available_tools" not in meta:
+        names = tools.names(index)
+        if names:
+            meta["available_tools"] = names
 
 
 def _identity(call: ToolCall) -> str:

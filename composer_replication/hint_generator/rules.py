@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import re2
 
 from composer_replication.hint_generator.literals import required_literals
 
@@ -13,32 +15,37 @@ _REMEMBERED_LENGTH = 400
 _MOST_REMEMBERED = 2000
 
 
-class Rule(NamedTuple):
-    """A kind, the pattern that shows it, and texts of which a match holds at least one (none: it cannot be told)."""
-
-    kind: str
-    pattern: re.Pattern[str]
-    literals: tuple[str, ...]
-
-
 class Rules:
-    """Rules in the order in which they are tried. Each is given as a kind and the patterns that show it."""
+    """Rules in the order in which they are tried. Each is given as a kind and the patterns that show it.
+
+    One pass over a text tells which patterns can match it at all: those of whose required texts it holds one.
+    """
 
     def __init__(self, flags: re.RegexFlag, *given: tuple[str, ...]) -> None:
+        patterns = [(kind, "|".join(alternatives)) for kind, *alternatives in given]
+        self._fill(flags, [(kind, re.compile(pattern, flags)) for kind, pattern in patterns])
+
+    def _fill(self, flags: re.RegexFlag, rules: list[tuple[str, re.Pattern[str]]]) -> None:
+        self._flags, self._rules = flags, rules
         self._ignores_case = bool(flags & re.IGNORECASE)
-        self._rules: list[Rule] = []
         self._remembered: dict[str, Found | None] = {}
-        for kind, *patterns in given:
-            pattern = "|".join(patterns)
-            literals = required_literals(pattern)
-            if self._ignores_case:
-                literals = tuple(literal.lower() for literal in literals)
-            self._rules.append(Rule(kind, re.compile(pattern, flags), literals))
+        self._always: list[int] = []
+        self._rule_of_literal: list[int] = []
+        self._literals = re2.Set.SearchSet()
+        for number, (_, pattern) in enumerate(rules):
+            literals = required_literals(pattern.pattern)
+            if not literals:
+                self._always.append(number)
+            for literal in literals:
+                self._literals.Add(re2.escape(literal.lower() if self._ignores_case else literal))
+                self._rule_of_literal.append(number)
+        self._literals.Compile()
 
     def __add__(self, other: Rules) -> Rules:
-        assert self._ignores_case == other._ignores_case, "rules that fold case and rules that do not"
-        both = Rules(re.IGNORECASE if self._ignores_case else re.RegexFlag(0))
-        both._rules = self._rules + other._rules
+        if self._flags != other._flags:
+            raise ValueError("rules with different flags cannot be joined")
+        both = Rules.__new__(Rules)
+        both._fill(self._flags, self._rules + other._rules)
         return both
 
     def find(self, text: str) -> Found | None:
@@ -53,14 +60,10 @@ class Rules:
 
     def _find(self, text: str) -> Found | None:
         searched = text.lower() if self._ignores_case else text
-        for kind, pattern, literals in self._rules:
-            for literal in literals:
-                if literal in searched:
-                    break
-            else:
-                if literals:
-                    continue
-            found = pattern.search(text)
-            if found is not None:
-                return kind, found
+        found = self._literals.Match(searched.encode("utf-8", "replace")) or ()
+        for number in sorted({*self._always, *(self._rule_of_literal[literal] for literal in found)}):
+            kind, pattern = self._rules[number]
+            match = pattern.search(text)
+            if match is not None:
+                return kind, match
         return None

@@ -164,6 +164,11 @@ HINT_TEMPLATES: dict[str, Callable[[HintContext], str]] = {
 }
 """The hint of each kind. `register` adds to it."""
 
+VAGUE_TEMPLATES: dict[str, Callable[[HintContext], str]] = {
+    kind: HINT_TEMPLATES[kind] for kind in ("runtime_error", "command_failed", "mcp_error")
+}
+"""Templates of kinds that say nothing about the cause: all they have is the error's own text."""
+
 
 def dispatch(error_kind: str, ctx: HintContext | None = None) -> str | None:
     """The hint for an error, or None: for an unknown kind, and for one that is not the student's mistake."""

@@ -23,6 +23,20 @@ _CREDENTIAL = re.compile(
     r"|(?i:(?:password|passwd|secret|token|api[_-]?key)[\"']?\s*[=:]\s*)[\"']?[^\s\"',;]{4,}"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
+# What makes an error text tell something: it names a thing, or says what is wanted.
+_NAMED = re.compile(
+    r"(?<!\w)[`'\"‘“][^\s`'\"]"  # something in quotes
+    r"|(?<!\w)(?:\.{0,2}|~)/\w|://|\b\w[\w-]*\.(?![eg]\b)[a-z]{1,5}\d?\b"  # a path, an address, a file
+    r"|(?<!\S)--?[A-Za-z]"  # an option
+    r"|[A-Za-z]_[A-Za-z]|\b[a-z]+[A-Z]|\b[A-Z][a-z]+[A-Z]|\b[A-Za-z]+\d|\w\("  # an identifier
+    r"|\b(?:expect(?:s|ed)|requires?|required|must|should|instead|missing|exceeds?|exceeded|already"
+    r"|not (?:found|allowed|supported|installed|defined|available))\b"
+)
+
+
+def names_something(text: str) -> bool:
+    """Whether an error text is specific enough to act on: "cannot open a.py" is, "something went wrong" is not."""
+    return _NAMED.search(text[:1000]) is not None
 
 
 def one_line(text: str, limit: int = _LINE) -> str:

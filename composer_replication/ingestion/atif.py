@@ -13,25 +13,25 @@ from typing import Any
 
 import msgspec
 
+from composer_replication.ingestion.chat_messages import calls_of, joined, text_of
 from composer_replication.ingestion.formats import Head, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.mini_swe_agent import (
-    OpenCalls,
-    command_blocks,
+from composer_replication.ingestion.loose_json import (
     fields,
+    is_nonzero,
     items,
-    joined,
     known,
     name_of,
-    reward_of,
-    shell_call,
-    text_of,
+    objects,
     text_or_none,
     time_of,
-    usage_of,
 )
+from composer_replication.ingestion.open_calls import OpenCalls
+from composer_replication.ingestion.rewards import reward_of
+from composer_replication.ingestion.shell_commands import command_blocks, shell_call
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import ToolCall, Trace, Turn, parse_arguments
+from composer_replication.ingestion.token_usage import usage_of
+from composer_replication.traces import ToolCall, Trace, Turn
 
 NAME = "atif"
 _KEYSTROKES = re.compile(r"<keystrokes\b[^>]*>(.*?)</keystrokes>", re.DOTALL)
@@ -112,7 +112,7 @@ def _trace(log: LogFile, trace_id: str, parent: str | None, root: dict[str, Any]
         session_id=text_or_none(root.get("session_id")),
         parent=parent,
         model=text_or_none(agent.get("model_name")),
-        tools=[tool for tool in items(agent.get("tool_definitions")) if isinstance(tool, dict)],
+        tools=objects(agent.get("tool_definitions")),
         final_reward=reward_of(extra, final, fields(final.get("extra"))),
         meta=known(meta),
     )
@@ -190,17 +190,8 @@ class _Reader:
 
     def _tool_calls(self, step: dict[str, Any], text: str) -> list[ToolCall]:
         number = len(self.turns)
-        calls: list[ToolCall] = []
         logged = items(step.get("tool_calls"))
-        for position, given in enumerate(logged):
-            record = fields(given)
-            name = text_or_none(record.get("function_name"))
-            if name is None:
-                self._stats.skip("tool call without a name")
-                continue
-            arguments, raw = parse_arguments(record.get("arguments"))
-            call_id = text_or_none(record.get("tool_call_id")) or f"call_{number}_{position}"
-            calls.append(ToolCall(id=call_id, name=name, arguments=arguments, raw_arguments=raw))
+        calls = calls_of(logged, self._stats, step=number)
         if not logged and _result_records(step):
             calls += [shell_call(command, f"call_{number}_0") for command in _commands(text)]
         return calls
@@ -245,8 +236,7 @@ def _failed(result: dict[str, Any]) -> bool:
     for place in (result, fields(result.get("extra"))):
         if place.get("is_error") is True:
             return True
-        code = place.get("exit_code", place.get("returncode"))
-        if isinstance(code, int) and code != 0:
+        if is_nonzero(place.get("exit_code", place.get("returncode"))):
             return True
     return False
 

@@ -1,8 +1,8 @@
 """A second opinion on Claude Code files: count the raw lines with nothing but `json`, and compare.
 
 This shares no code with the reader, on purpose. A state is a distinct `message.id` of the assistant records that are
-neither synthetic nor a sub-agent's (a record without an id counts by itself); a result is a `tool_result` block of a
-user record that is no sub-agent's.
+neither synthetic nor a sub-agent's (a record without an id counts by itself); a result is a block that names the call
+it answers: a `tool_result` of a user record, or what a tool of the provider's gave inside the assistant's own record.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class RawCount:
 
     states: set[str] = field(default_factory=set)
     results: Counter[str] = field(default_factory=Counter)
+    calls: set[str] = field(default_factory=set)
     is_session: bool = False
 
 
@@ -35,6 +36,7 @@ class Audit:
     raw_results: int
     read_results: int
     duplicate_results: int
+    unpaired_results: int
     differences: list[str]
 
     @property
@@ -71,6 +73,9 @@ def audit_file(path: Path) -> Audit | None:
     copies = sum(raw.results.values()) - len(raw.results)
     if copies != stats.duplicate_results:
         differences.append(f"{copies} copies of results in the file, {stats.duplicate_results} counted")
+    unpaired = len(raw.results.keys() - raw.calls)
+    if unpaired != stats.results_without_call:
+        differences.append(f"{unpaired} results without a call in the file, {stats.results_without_call} counted")
     return Audit(
         path=path,
         raw_states=len(raw.states),
@@ -78,6 +83,7 @@ def audit_file(path: Path) -> Audit | None:
         raw_results=sum(raw.results.values()),
         read_results=sum(results.values()),
         duplicate_results=stats.duplicate_results,
+        unpaired_results=stats.results_without_call,
         differences=differences,
     )
 
@@ -95,14 +101,30 @@ def count_raw(path: Path) -> RawCount:
                     count.is_session = True
                 if is_agent_file or record.get("isSidechain") or not isinstance(message, dict):
                     continue
-                if record.get("type") == "assistant":
-                    if message.get("model") != "<synthetic>" and not record.get("isApiErrorMessage"):
-                        count.states.add(message.get("id") or unnamed.setdefault(record.get("uuid"), f"line {number}"))
-                elif record.get("type") == "user" and isinstance(message.get("content"), list):
-                    for block in message["content"]:
-                        if isinstance(block, dict) and block.get("type") == "tool_result":
-                            count.results[block.get("tool_use_id") or f"line {number}"] += 1
+                kind = record.get("type")
+                if kind == "assistant":
+                    if message.get("model") == "<synthetic>" or record.get("isApiErrorMessage"):
+                        continue
+                    own_name = record.get("uuid") or number
+                    count.states.add(_name(message.get("id")) or unnamed.setdefault(own_name, f"line {number}"))
+                if kind in ("assistant", "user"):
+                    _count_blocks(message.get("content"), kind, number, count)
     return count
+
+
+def _count_blocks(content: Any, kind: str, line: int, count: RawCount) -> None:
+    for block in content if isinstance(content, list) else []:
+        if not isinstance(block, dict):
+            continue
+        answered = _name(block.get("tool_use_id"))
+        if kind == "assistant" and str(block.get("type")).endswith("tool_use"):
+            count.calls.add(_name(block.get("id")) or f"line {line}")
+        elif block.get("type") == "tool_result" if kind == "user" else answered:
+            count.results[answered or f"line {line}"] += 1
+
+
+def _name(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def _objects(line: bytes) -> list[dict[str, Any]]:

@@ -16,10 +16,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from composer_replication.ingestion.chat_conversation import Conversation, says_error
+from composer_replication.ingestion.chat_messages import joined, text_of
 from composer_replication.ingestion.formats import Head, ReadOptions
-from composer_replication.ingestion.log_file import LogFile, decode_value
-from composer_replication.ingestion.openai_chat import Conversation, says_error, text_at, text_of, usage_of
+from composer_replication.ingestion.log_file import LogFile
+from composer_replication.ingestion.loose_json import decoded, fields, objects, text_at
 from composer_replication.ingestion.statistics import IngestionStats
+from composer_replication.ingestion.token_usage import usage_of
 from composer_replication.traces import Trace, Turn
 
 FORMAT = "codex"
@@ -118,7 +121,6 @@ class _Thread:
             return None
         self._add_instructions()
         turns = conversation.turns()
-        git = meta.get("git")
         kept = {key: meta[key] for key in ("originator", "model_provider", "forked_from_id") if text_at(meta, key)}
         if self._aborted:
             kept["aborted_turns"] = self._aborted
@@ -130,7 +132,7 @@ class _Thread:
             parent=_parent(meta) if _is_subagent(meta) else None,
             model=self._model,
             cwd=text_at(meta, "cwd") or self._cwd,
-            git_branch=text_at(git, "branch") if isinstance(git, dict) else None,
+            git_branch=text_at(fields(meta.get("git")), "branch"),
             meta=kept,
         )
 
@@ -213,8 +215,7 @@ class _Thread:
         return None if items else f"event: {kind[:40]}"
 
     def _take_tokens(self, event: dict[str, Any]) -> str | None:
-        given = event.get("info")
-        info: dict[str, Any] = given if isinstance(given, dict) else {}
+        info = fields(event.get("info"))
         usage, total = usage_of(info.get("last_token_usage")), info.get("total_token_usage")
         if usage is None:
             return "token_count without usage"
@@ -318,8 +319,7 @@ def _is_record(record: dict[str, Any]) -> bool:
     if kind is None:
         return record.get("record_type") == "state" or {"id", "timestamp", "instructions"} <= record.keys()
     if kind == "message":
-        parts = record.get("content")
-        kinds = [part.get("type") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+        kinds = [part.get("type") for part in objects(record.get("content"))]
         return "role" in record and any(one in ("input_text", "output_text") for one in kinds)
     return kind in ("function_call", "function_call_output") and "call_id" in record
 
@@ -333,11 +333,8 @@ def _is_subagent(meta: dict[str, Any]) -> bool:
 
 def _parent(meta: dict[str, Any]) -> str | None:
     """The session id of the thread that started this one."""
-    source = meta.get("source")
-    spawn = source.get("subagent") if isinstance(source, dict) else None
-    spawn = spawn.get("thread_spawn") if isinstance(spawn, dict) else None
-    named = text_at(spawn, "parent_thread_id") if isinstance(spawn, dict) else None
-    return named or text_at(meta, "parent_thread_id") or text_at(meta, "forked_from_id")
+    spawn = fields(fields(fields(meta.get("source")).get("subagent")).get("thread_spawn"))
+    return text_at(spawn, "parent_thread_id") or text_at(meta, "parent_thread_id") or text_at(meta, "forked_from_id")
 
 
 def _instructions(payload: dict[str, Any]) -> str | None:
@@ -376,8 +373,8 @@ def _failed(output: Any) -> bool:
         )
     text = text_of(output)
     if text.lstrip()[:1] == "{":
-        value = decode_value(text.encode("utf-8", "replace"))
-        return isinstance(value, dict) and (says_error(value) or says_error(value.get("metadata")))
+        value = fields(decoded(text))
+        return says_error(value) or says_error(value.get("metadata"))
     for line in text[:2000].split("\n")[:_HEADER_LINES]:
         found = _EXIT.match(line)
         if found:
@@ -415,11 +412,9 @@ def _call_of(event: dict[str, Any], tool: str) -> tuple[str, dict[str, Any]]:
         return "apply_patch", {"changes": event.get("changes")}
     if tool == "web_search":
         return "web_search", {"query": event.get("query")}
-    called = event.get("invocation")
-    invocation: dict[str, Any] = called if isinstance(called, dict) else {}
-    arguments = invocation.get("arguments")
-    name = ".".join(part for part in (text_at(invocation, "server"), text_at(invocation, "tool")) if part)
-    return name or tool, arguments if isinstance(arguments, dict) else {}
+    invocation = fields(event.get("invocation"))
+    name = joined([text_at(invocation, "server") or "", text_at(invocation, "tool") or ""], ".")
+    return name or tool, fields(invocation.get("arguments"))
 
 
 def _output_of(event: dict[str, Any]) -> dict[str, Any]:
@@ -431,5 +426,5 @@ def _output_of(event: dict[str, Any]) -> dict[str, Any]:
         return {"content": text_of(result.get("Err")), "success": False}
     text = text_at(event, "aggregated_output") or text_at(event, "formatted_output")
     if text is None:
-        text = "\n".join(part for part in (text_at(event, "stdout"), text_at(event, "stderr")) if part)
+        text = joined([text_at(event, "stdout") or "", text_at(event, "stderr") or ""])
     return {"content": text, "exit_code": event.get("exit_code"), "success": event.get("success")}

@@ -6,7 +6,7 @@ import glob
 import logging
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 _LOGGER = logging.getLogger(__name__)
@@ -14,41 +14,64 @@ _LOGGER = logging.getLogger(__name__)
 _PASSED_FOLDERS = {".git", "node_modules", "__pycache__"}
 
 
-def find_files(paths: Iterable[str | Path], *, leave_out: Iterable[Path] = ()) -> list[Path]:
+class NoSuchPathError(FileNotFoundError):
+    """A path that a user gave leads to nothing."""
+
+
+def _warn(error: OSError) -> None:
+    _LOGGER.warning("%s cannot be searched: %s", error.filename, error.strerror)
+
+
+def find_files(
+    paths: Iterable[str | Path],
+    *,
+    leave_out: Iterable[Path] = (),
+    on_error: Callable[[OSError], None] = _warn,
+) -> list[Path]:
     """Every regular file behind the given paths, sorted; folders are searched to the bottom.
 
-    Links are followed; a folder is entered once, so a loop of links ends. Files named twice are found once. A folder
-    that may not be read is logged as a warning.
+    Links are followed; a folder is entered once, so a loop of links ends. Files named twice are found once.
+
+    Args:
+        leave_out: files and folders that are not meant.
+        on_error: called with the error of a folder that cannot be listed; without it, that is logged as a warning.
 
     Raises:
-        FileNotFoundError: a path that is neither a file nor a folder nor a glob that matches anything.
+        NoSuchPathError: a path is neither a file nor a folder nor a glob that matches anything.
     """
     left_out = {os.path.realpath(path) for path in leave_out}
     found: dict[str, Path] = {}
     for given in paths:
-        for path in _expand(Path(given).expanduser()):
-            for file in _files_under(path, left_out):
-                found.setdefault(os.path.realpath(file), file)
+        for path in _expand(given):
+            for file in _files_under(path, left_out, on_error):
+                real = os.path.realpath(file)
+                if real not in left_out:
+                    found.setdefault(real, file)
     return sorted(found.values())
 
 
-def _expand(given: Path) -> list[Path]:
-    if os.path.lexists(given):
-        return [given]
-    pattern = str(given)
+def _expand(given: str | Path) -> list[Path]:
+    path = Path(given).expanduser()
+    if given and os.path.lexists(path):
+        if not path.exists():
+            raise NoSuchPathError(f"{path}: the link leads nowhere")
+        if not path.is_dir() and not path.is_file():
+            raise NoSuchPathError(f"{path}: this is neither a file nor a folder")
+        return [path]
+    pattern = str(path)
     matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207 - a whole path
     if not matches:
-        raise FileNotFoundError(f"{given}: there is no such file or folder")
+        raise NoSuchPathError(f"{given or repr(given)}: there is no such file or folder")
     return [Path(match) for match in matches]
 
 
-def _files_under(path: Path, left_out: set[str]) -> Iterator[Path]:
+def _files_under(path: Path, left_out: set[str], on_error: Callable[[OSError], None]) -> Iterator[Path]:
     if not path.is_dir():
         if _is_regular(path):
             yield path
         return
     entered = set(left_out)
-    for folder, subfolders, names in os.walk(path, onerror=_warn, followlinks=True):
+    for folder, subfolders, names in os.walk(path, followlinks=True, onerror=on_error):
         real = os.path.realpath(folder)
         if real in entered:
             subfolders.clear()
@@ -59,10 +82,6 @@ def _files_under(path: Path, left_out: set[str]) -> Iterator[Path]:
             file = Path(folder, name)
             if _is_regular(file):
                 yield file
-
-
-def _warn(error: OSError) -> None:
-    _LOGGER.warning("%s cannot be searched: %s", error.filename, error.strerror)
 
 
 def _is_regular(path: Path) -> bool:

@@ -37,6 +37,7 @@ from composer_replication.ingestion.log_file import (
     UNREADABLE,
     LogFile,
     decode_value,
+    first_value,
     values_in_line,
 )
 from composer_replication.ingestion.statistics import IngestionStats
@@ -54,6 +55,8 @@ _READER_MODULES = (
     ("otel", False),
     ("openai_chat", False),
 )
+# Elsewhere an id may be the number of a step, and every log has a first one.
+_UNIQUE_IDS = {"claude_code"}
 _SNIFFED_RECORDS = 64
 _GLANCE = 64 * 1024
 _LOOKED_THROUGH = 1024 * 1024
@@ -89,20 +92,24 @@ class LogFormat:
     """A format's name and its two functions.
 
     `flags_errors` says that the log itself marks failing results. Where it does not, results are judged by their text.
+    `unique_ids` says that no two turns in the world have one id: a turn that two files hold is then a copy.
     """
 
     name: str
     sniff: Sniff
     read: Read
     flags_errors: bool = False
+    unique_ids: bool = False
 
 
 _ADDED: dict[str, LogFormat] = {}
 
 
-def register_reader(name: str, sniff: Sniff, read: Read, *, flags_errors: bool = False) -> None:
+def register_reader(
+    name: str, sniff: Sniff, read: Read, *, flags_errors: bool = False, unique_ids: bool = False
+) -> None:
     """Add a format, or replace one of the same name. Added formats are asked before the built-in ones."""
-    _ADDED[name] = LogFormat(name, sniff, read, flags_errors)
+    _ADDED[name] = LogFormat(name, sniff, read, flags_errors, unique_ids)
 
 
 def added_readers() -> list[LogFormat]:
@@ -129,8 +136,7 @@ def find_format(log: LogFile) -> LogFormat | None:
 
 def read_head(log: LogFile) -> Head:
     """As much of a file's beginning as a reader is ever asked about."""
-    *_, head = Head(), *_heads(log)
-    return head
+    return [Head(), *_heads(log)][-1]
 
 
 def _heads(log: LogFile) -> Iterator[Head]:
@@ -150,6 +156,9 @@ def _heads(log: LogFile) -> Iterator[Head]:
                 if document is not UNREADABLE:
                     yield Head(records=[document] if isinstance(document, dict) else [], document=document)
                     return
+                if not values:
+                    # Values over several lines each, one after another: the first tells what they are.
+                    values = [first_value(_content(log, _LOOKED_THROUGH))]
             if at_start and len(values) == 1 and isinstance(values[0], list):
                 yield Head(document=values[0])
             at_start = at_start and not line.strip(PADDING)
@@ -185,7 +194,7 @@ def _reader_module(name: str, flags_errors: bool) -> LogFormat:
         traces: Iterator[Trace] = import_module(path).read(log, options, stats)
         return traces
 
-    return LogFormat(name, sniff, read, flags_errors)
+    return LogFormat(name, sniff, read, flags_errors, name in _UNIQUE_IDS)
 
 
 @cache

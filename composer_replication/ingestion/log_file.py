@@ -158,6 +158,14 @@ def decode_value(text: bytes, stats: IngestionStats | None = None) -> Any:
     return repaired
 
 
+def first_value(text: bytes) -> Any:
+    """The JSON value that a text begins with, whatever comes behind it, or `UNREADABLE`."""
+    try:
+        return without_surrogates(_SCANNER.raw_decode(text.decode("utf-8", "replace"))[0])
+    except (ValueError, RecursionError):
+        return UNREADABLE
+
+
 def values_in_line(
     line: bytes, stats: IngestionStats, accept: Callable[[dict[str, Any]], bool] = lambda _: True
 ) -> list[Any]:

@@ -1,27 +1,27 @@
 """mini-swe-agent trajectories: a bare message list, or `{"info", "messages", "trajectory_format"}` (versions 1 and 2).
 
 A trajectory is a chat in OpenAI's form. Its calls are tool calls, items of the Responses API, or one fenced block of
-shell in the text; in the last case the next message is the result. The functions that take such a chat apart
-(`text_of`, `call_of`, `usage_of`, `OpenCalls`, …) also serve the other agent harnesses' readers.
+shell in the text; in the last case the next message is the result.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from typing import Any
 
+from composer_replication.ingestion.chat_messages import assistant_turn, text_of
 from composer_replication.ingestion.formats import Head, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
+from composer_replication.ingestion.loose_json import fields, items, known, name_of, text_or_none, time_of
+from composer_replication.ingestion.open_calls import OpenCalls
+from composer_replication.ingestion.rewards import reward_of
+from composer_replication.ingestion.shell_commands import OWN_BLOCK, command_blocks, shell_call
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import ToolCall, Trace, Turn, Usage, dump_json, parse_arguments
+from composer_replication.ingestion.token_usage import usage_of
+from composer_replication.traces import ToolCall, Trace, Turn
 
 NAME = "mini_swe_agent"
-_OWN_BLOCK = re.compile(
-    r"```mswea_bash_command\s*\n(.*?)\n```|<mswea_bash_command>(.*?)</mswea_bash_command>", re.DOTALL
-)
-_BASH_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
 _RETURN_CODE = re.compile(
     r"\s*(?:<exception>.*?</exception>\s*)?<returncode>\s*(-?\d{1,12})\s*</returncode>", re.DOTALL
 )
@@ -46,7 +46,7 @@ def _has_marks(messages: list[Any]) -> bool:
         return False
     for message in messages:
         text = text_of(message.get("content"))
-        if message["role"] == "assistant" and _OWN_BLOCK.search(text):
+        if message["role"] == "assistant" and OWN_BLOCK.search(text):
             return True
         if message["role"] == "user" and _RETURN_CODE.match(text):
             return True
@@ -195,201 +195,3 @@ class _Reader:
                 timestamp=time_of(extra.get("timestamp")),
             )
         )
-
-
-def command_blocks(text: str) -> list[str]:
-    """The one shell command of a text-protocol reply; none if the reply has several blocks, which are not run."""
-    found = [first or second for first, second in _OWN_BLOCK.findall(text)] or _BASH_BLOCK.findall(text)
-    return [found[0].strip()] if len(found) == 1 else []
-
-
-def shell_call(command: str, call_id: str) -> ToolCall:
-    """A call that the log has only as the text of a command."""
-    return ToolCall(id=call_id, name="bash", arguments={"command": command})
-
-
-def assistant_turn(message: dict[str, Any], stats: IngestionStats, *, step: int) -> Turn:
-    """An assistant message, of chat completions or of the Responses API, as a turn. `step` names calls without ids."""
-    calls: list[Any] = items(message.get("tool_calls"))
-    texts = [text_of(message.get("content"))]
-    thoughts = [thinking_of(message)]
-    for item in items(message.get("output")):
-        kind = fields(item).get("type")
-        if kind == "message":
-            texts.append(text_of(item.get("content")))
-        elif kind == "function_call":
-            calls.append(item)
-        elif kind == "reasoning":
-            thoughts.append(text_of(item.get("summary")) or text_of(item.get("content")))
-        else:
-            stats.skip(f"response item {name_of(kind)}")
-    turn = Turn(role="assistant", content=joined(texts), thinking=joined(thoughts))
-    for number, given in enumerate(calls):
-        call = call_of(given, f"call_{step}_{number}")
-        if call is None:
-            stats.skip("tool call without a name")
-        else:
-            turn.tool_calls = [*turn.tool_calls, call]
-    return turn
-
-
-class OpenCalls:
-    """Calls that wait for a result. An id that a log uses again is made different, so that results stay with theirs."""
-
-    def __init__(self) -> None:
-        self.waiting: list[str] = []
-        self._logged: dict[str, str] = {}
-        self._latest: dict[str, str] = {}
-
-    def made(self, turn: Turn) -> None:
-        """Take in the calls of a new turn; calls of earlier turns wait no longer for results that have no id."""
-        self.waiting = []
-        for call in turn.tool_calls:
-            self.add(call)
-
-    def add(self, call: ToolCall) -> None:
-        """Take in one more call of the latest turn."""
-        logged, number = call.id, 2
-        while call.id in self._logged:
-            call.id = f"{logged}#{number}"
-            number += 1
-        self._logged[call.id] = logged
-        self._latest[logged] = call.id
-        self.waiting.append(call.id)
-
-    def answered(self, call_id: str | None) -> str | None:
-        """The id in the trace of the call that a result with this id in the log answers."""
-        open_ones = [one for one in self.waiting if call_id in (one, self._logged[one])]
-        if not open_ones:
-            return self._latest.get(call_id, call_id) if call_id is not None else None
-        self.waiting.remove(open_ones[0])
-        return open_ones[0]
-
-
-def call_of(given: Any, fallback_id: str) -> ToolCall | None:
-    """A call in OpenAI's form, nested under `function` or flat; None if it names no function."""
-    record = fields(given)
-    function = fields(record.get("function")) or record
-    name = text_or_none(function.get("name"))
-    if name is None:
-        return None
-    call_id = text_or_none(record.get("call_id")) or text_or_none(record.get("id")) or fallback_id
-    arguments, raw = parse_arguments(function.get("arguments"))
-    return ToolCall(id=call_id, name=name, arguments=arguments, raw_arguments=raw)
-
-
-def thinking_of(message: dict[str, Any]) -> str:
-    """The reasoning beside an assistant message: `reasoning_content`, or Anthropic's blocks."""
-    plain = message.get("reasoning_content")
-    if isinstance(plain, str) and plain:
-        return plain
-    blocks = [fields(block).get("thinking") for block in items(message.get("thinking_blocks"))]
-    return joined([block for block in blocks if isinstance(block, str)])
-
-
-def usage_of(given: Any) -> Usage | None:
-    """Token counts as any of the providers name them; None if there are none."""
-    record = fields(given)
-    details = fields(record.get("prompt_tokens_details")) or fields(record.get("input_tokens_details"))
-    extra = fields(record.get("extra"))
-
-    def count(*names: str) -> int:
-        for name in names:
-            for place in (record, details, extra):
-                if whole(place.get(name)):
-                    return whole(place.get(name))
-        return 0
-
-    cached = count("cached_tokens", "cache_read_input_tokens", "cache_read_tokens")
-    written = count("cache_creation_input_tokens", "cache_creation_tokens", "cache_write_tokens")
-    prompt = count("prompt_tokens")
-    if not prompt:
-        prompt = count("input_tokens")
-        if "cache_read_input_tokens" in record:
-            # Anthropic's own form counts the cached part beside the rest of the prompt.
-            prompt += cached + written
-    usage = Usage(
-        input_tokens=prompt,
-        output_tokens=count("completion_tokens", "output_tokens"),
-        cached_tokens=cached,
-        cache_write_tokens=written,
-    )
-    return usage if usage != Usage() else None
-
-
-def reward_of(*records: dict[str, Any]) -> float | None:
-    """The first verdict in the records: resolved or success (1 or 0), or a reward."""
-    for record in records:
-        for key in ("resolved", "success", "reward"):
-            verdict = record.get(key)
-            if isinstance(verdict, bool | int | float) and -1e300 < verdict < 1e300:
-                return float(verdict)
-    return None
-
-
-def text_of(content: Any, *, levels: int = 4) -> str:
-    """The text of a message's content: a string or parts. A part that is no text leaves its kind, as `[image]`."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return joined([text_of(part, levels=levels - 1) for part in content]) if levels else "[content]"
-    if isinstance(content, dict):
-        if isinstance(content.get("text"), str):
-            return str(content["text"])
-        if isinstance(content.get("content"), str | list) and levels:
-            return text_of(content["content"], levels=levels - 1)
-        where = fields(content.get("source")).get("path")
-        kind = name_of(content.get("type") or "content")
-        return f"[{kind}: {where}]" if isinstance(where, str) else f"[{kind}]"
-    return dump_json(content)
-
-
-def joined(parts: list[str]) -> str:
-    """Parts on lines of their own, empty ones left out."""
-    return "\n".join(part for part in parts if part)
-
-
-def fields(value: Any) -> dict[str, Any]:
-    """A JSON object, or an empty one where the log has something else."""
-    return value if isinstance(value, dict) else {}
-
-
-def items(value: Any) -> list[Any]:
-    """A JSON array (as a new list), or an empty one where the log has something else."""
-    return list(value) if isinstance(value, list) else []
-
-
-def text_or_none(value: Any) -> str | None:
-    """A string that says something, or None."""
-    return value if isinstance(value, str) and value else None
-
-
-def name_of(value: Any) -> str:
-    """A type, role or kind as a log has it, short enough to count by."""
-    return (value if isinstance(value, str) else type(value).__name__)[:40]
-
-
-def whole(value: Any) -> int:
-    """A count that fits 63 bits, or 0."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63 else 0
-
-
-def time_of(value: Any) -> str | None:
-    """A time as text: as the log has it, or made from seconds since 1970."""
-    if isinstance(value, str):
-        return value or None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return datetime.fromtimestamp(value, tz=timezone.utc).isoformat()
-    except (OverflowError, ValueError, OSError):
-        return None
-
-
-def known(meta: dict[str, Any]) -> dict[str, Any]:
-    """The entries that have a value."""
-    return {key: value for key, value in meta.items() if value is not None and value not in ("", {}, [])}

@@ -13,24 +13,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from composer_replication.ingestion.chat_messages import call_of, joined, text_of, thinking_of
 from composer_replication.ingestion.formats import Head, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.mini_swe_agent import (
-    OpenCalls,
-    call_of,
+from composer_replication.ingestion.loose_json import (
     fields,
+    is_nonzero,
     items,
-    joined,
     known,
     name_of,
-    reward_of,
-    text_of,
+    objects,
     text_or_none,
-    thinking_of,
     time_of,
-    usage_of,
 )
+from composer_replication.ingestion.open_calls import OpenCalls
+from composer_replication.ingestion.rewards import reward_of
 from composer_replication.ingestion.statistics import IngestionStats
+from composer_replication.ingestion.token_usage import usage_of
+from composer_replication.ingestion.tool_definitions import tool_definition
 from composer_replication.traces import ToolCall, Trace, Turn, Usage, dump_json
 
 NAME = "openhands"
@@ -231,7 +231,7 @@ class _Reader:
         args = fields(event.get("args")) or event
         source = event.get("source")
         if action == "system":
-            self.tools = [tool for tool in items(args.get("tools")) if isinstance(tool, dict)] or self.tools
+            self.tools = objects(args.get("tools")) or self.tools
             self._put(Turn(role="system", content=text_of(args.get("content"))), event)
         elif action == "condensation":
             forgotten = set(_hashable(args.get("forgotten_event_ids")))
@@ -266,7 +266,7 @@ class _Reader:
         call_id = text_or_none(metadata.get("tool_call_id"))
         given = [one for one in items(message.get("tool_calls")) if call_id and fields(one).get("id") == call_id]
         call = call_of(given[0], "") if given else None
-        if call is None:
+        if call is None or not call.name:
             name = text_or_none(metadata.get("function_name")) or _FUNCTIONS.get(action, action)
             own_id = f"call_{len(self._turns) - 1}_{len(turn.tool_calls)}"
             call = ToolCall(id=call_id or own_id, name=name, arguments=_arguments(args))
@@ -302,7 +302,7 @@ class _Reader:
                 "".join(text_of(text) for text in texts),
                 text_or_none(fields(event.get("tool_call_metadata")).get("tool_call_id")),
                 cause=event.get("cause"),
-                failed=failed or any(_nonzero(code) for code in codes),
+                failed=failed or any(is_nonzero(code) for code in codes),
             )
 
     # Version 1
@@ -311,7 +311,7 @@ class _Reader:
         call_id = text_or_none(event.get("tool_call_id"))
         cause = event.get("action_id")
         if kind == "SystemPromptEvent":
-            self.tools = [tool for one in items(event.get("tools")) if (tool := _tool(one))] or self.tools
+            self.tools = [tool for one in items(event.get("tools")) if (tool := tool_definition(one))] or self.tools
             texts = [text_of(event.get("system_prompt")), text_of(event.get("dynamic_context"))]
             self._put(Turn(role="system", content=joined(texts)), event)
         elif kind == "MessageEvent":
@@ -324,7 +324,7 @@ class _Reader:
             rest = {key: value for key, value in observation.items() if key != "kind"}
             text = text_of(said[0]) if said else dump_json(rest) if rest else text_of(event.get("observation"))
             codes = (observation.get("exit_code"), fields(observation.get("metadata")).get("exit_code"))
-            failed = observation.get("is_error") is True or any(_nonzero(code) for code in codes)
+            failed = observation.get("is_error") is True or any(is_nonzero(code) for code in codes)
             text = joined([text, text_of(event.get("extended_content"))])
             self._result(event, text, call_id, cause=cause, failed=failed)
         elif kind == "AgentErrorEvent":
@@ -352,7 +352,7 @@ class _Reader:
         turn = self._reply(event, reply, text_of(event.get("thought")), thinking_of(event))
         own_id = call_id or f"call_{len(self._turns) - 1}_{len(turn.tool_calls)}"
         call = call_of(event.get("tool_call"), own_id)
-        if call is None:
+        if not call.name:
             given = {key: value for key, value in fields(event.get("action")).items() if key != "kind"}
             name = text_or_none(event.get("tool_name")) or text_or_none(fields(event.get("action")).get("kind"))
             call = ToolCall(id=own_id, name=name or "unknown", arguments=given)
@@ -442,22 +442,6 @@ def _hashable(ids: Any) -> Iterator[Any]:
     return (one for one in items(ids) if isinstance(one, str | int))
 
 
-def _nonzero(code: Any) -> bool:
-    return isinstance(code, int) and code != 0
-
-
 def _arguments(args: dict[str, Any]) -> dict[str, Any]:
     """An action's values without what the harness notes beside them."""
     return {key: value for key, value in args.items() if key not in _BESIDE_THE_CALL and value is not None}
-
-
-def _tool(given: Any) -> dict[str, Any] | None:
-    """A tool definition in OpenAI's form."""
-    tool = fields(given)
-    if isinstance(tool.get("function"), dict):
-        return tool
-    name = text_or_none(tool.get("name")) or text_or_none(tool.get("title"))
-    if name is None:
-        return None
-    function = {"name": name, "description": tool.get("description"), "parameters": tool.get("parameters")}
-    return {"type": "function", "function": known(function)}

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from composer_replication.ingestion.discovery import find_files
-from composer_replication.ingestion.duplicates import has_own_turns, mark_repeats, own_turns
-from composer_replication.ingestion.formats import LogFormat, added_readers, register_reader
-from composer_replication.ingestion.source import IngestOptions, Outcome, ingest_source, is_current, source_name
+from composer_replication.ingestion.duplicates import find_owners, has_orphans, settle
+from composer_replication.ingestion.reading import printable
+from composer_replication.ingestion.source import IngestOptions, ingest_source, is_current, source_name
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.ingestion.store import ManifestEntry, TraceStore
-
-# Bytes of logs in one task: small files go together, because handing out a task costs as much as reading a small file.
-_TASK_BYTES = 8_000_000
+from composer_replication.ingestion.store import ManifestEntry, TraceStore, source_key, written_paths
+from composer_replication.ingestion.workers import ingest_sources, size_of
 
 
 @dataclass
 class IngestReport:
     """What a run found: the entry of every file behind the paths, and their counts together, those of files that did
-    not change and were not read again included."""
+    not change and were not read again included.
+
+    `gone` counts sources that are no longer there, and `other_settings` those that are not behind the paths and were
+    read with other settings: the traces of both are kept. A folder that could not be listed is a failed source.
+    """
 
     sources: list[ManifestEntry] = field(default_factory=list)
     stats: IngestionStats = field(default_factory=IngestionStats)
     unchanged: int = 0
     gone: int = 0
-    copied_turns: int = 0
+    other_settings: int = 0
     seconds: float = 0.0
+
+    @property
+    def copied_turns(self) -> int:
+        """Turns that are there only as context, because another file holds them too."""
+        return sum(len(entry.copies) for entry in self.with_status("read"))
 
     def with_status(self, status: str) -> list[ManifestEntry]:
         """The entries of one status."""
@@ -50,19 +54,16 @@ class IngestReport:
                 "no_log": len(self.with_status("no log")),
                 "failed": len(self.with_status("failed")),
                 "gone": self.gone,
+                "other_settings": self.other_settings,
             },
             "bytes": sum(entry.size for entry in read),
             "traces": sum(entry.traces for entry in read),
             "copied_turns": self.copied_turns,
             "seconds": round(self.seconds, 3),
-            "formats": _by_format(read),
+            "formats": dict(Counter(entry.format or "" for entry in read)),
             "failures": {entry.source: entry.reason for entry in self.with_status("failed")},
             "stats": self.stats.as_dict(),
         }
-
-
-Progress = Callable[[int], None]
-"""Called with the bytes of every source that is done."""
 
 
 def ingest_logs(
@@ -72,7 +73,7 @@ def ingest_logs(
     *,
     processes: int | None = None,
     on_start: Callable[[int, int], None] = lambda files, size: None,
-    on_progress: Progress = lambda size: None,
+    on_progress: Callable[[int], None] = lambda size: None,
 ) -> IngestReport:
     """Read every log behind `paths`, and write its traces to `folder`.
 
@@ -80,148 +81,105 @@ def ingest_logs(
     cannot be read, or that is no log, is reported and does no harm to the others.
 
     Args:
-        processes: how many read at once; as many as there are cores if None.
+        processes: how many read at once; as many as there are cores if None. They import the module that runs: a
+            script needs the usual `if __name__ == "__main__"`.
         on_start: called with the number of files to look at, and their bytes.
         on_progress: called with the bytes of every source that is done.
 
     Raises:
-        FileNotFoundError: a path is neither a file nor a folder nor a glob that matches anything.
-        OSError: the folder cannot be written.
+        NoSuchPathError: a path is neither a file nor a folder nor a glob that matches anything.
+        OutputError: the folder cannot be written, or another run is writing there.
     """
     started = time.perf_counter()
     options = options or IngestOptions()
-    files = find_files(paths, leave_out=[Path(folder)])
-    store = TraceStore(folder)
-    known = store.entries()
     report = IngestReport()
-    work = []
-    for file in files:
-        entry = known.get(source_name(file))
-        if entry is not None and is_current(entry, file, options, store):
-            report.unchanged += 1
-            report.sources.append(entry)
-        else:
-            work.append((file, entry))
-    sizes = {file: _size(file) for file, _ in work}
-    on_start(len(work), sum(sizes.values()))
-    outcomes = []
-    for outcome in _run_tasks(_tasks(work, sizes), store, options, processes or os.cpu_count() or 1):
-        store.note(outcome.entry)
-        on_progress(outcome.entry.size)
-        outcomes.append(outcome)
-    _settle_repeats(outcomes, store, {entry.output for entry in report.sources if entry.output}, report)
-    for outcome in outcomes:
-        report.sources.append(outcome.entry)
-        report.unchanged += outcome.unchanged
-        known[outcome.entry.source] = outcome.entry
-    report.gone = sum(not Path(source).exists() for source in known)
+    files = find_files(
+        paths, leave_out=written_paths(folder), on_error=lambda error: report.sources.append(_failed_folder(error))
+    )
+    store = TraceStore(folder)
+    with store.locked():
+        known = store.entries()
+        looked_at: list[str] = []
+        work: list[tuple[Path, ManifestEntry | None]] = []
+        for file in files:
+            key = source_key(file)
+            looked_at.append(key)
+            entry = known.get(key)
+            if entry is not None and is_current(entry, file, options, store):
+                entry.source = source_name(file)
+                report.unchanged += 1
+            else:
+                work.append((file, entry))
+        on_start(len(work), sum(size_of(file) for file, _ in work))
+        just_read: set[str] = set()
+        with closing(ingest_sources(work, store, options, processes)) as outcomes:
+            for outcome in outcomes:
+                _take(outcome.entry, known, store)
+                report.unchanged += outcome.unchanged
+                if outcome.is_new:
+                    just_read.add(outcome.entry.key)
+                on_progress(outcome.entry.size)
+        _settle_repeats(known, just_read, store, options)
+        _forget(known, set(looked_at), options, report)
+        store.write_manifest(known.values())
+    report.sources += [known[key] for key in looked_at]
     report.sources.sort(key=lambda entry: entry.source)
     for entry in report.with_status("read"):
         report.stats.merge(IngestionStats.from_dict(entry.stats))
-    store.write_manifest(known.values())
     report.seconds = time.perf_counter() - started
     return report
 
 
+def _take(entry: ManifestEntry, known: dict[str, ManifestEntry], store: TraceStore) -> None:
+    """Put an entry in the place of the earlier one. What the source no longer gives goes first: if the run is stopped
+    in between, the earlier entry misses its output, and the source is read again."""
+    before = known.get(entry.key)
+    if before is not None and before.output is not None and before.output != entry.output:
+        store.remove(before.output)
+    known[entry.key] = entry
+    store.note(entry)
+
+
 def _settle_repeats(
-    outcomes: list[Outcome], store: TraceStore, unchanged_outputs: set[str], report: IngestReport
+    known: dict[str, ManifestEntry], just_read: set[str], store: TraceStore, options: IngestOptions
 ) -> None:
-    """Give every turn that several sources hold to one of them: an output of an earlier run, else the first to begin.
+    """Give every turn that several sources hold to one of them.
 
-    Only outputs that hold a copy are written again.
+    This looks at all sources of the folder, not only at this run's: an earlier run may have read the other copy, or
+    may have been stopped before it came to this.
     """
-    owned: set[str] = set()
-    if any(outcome.turn_ids for outcome in outcomes):
-        for earlier in unchanged_outputs:
-            for trace in store.read(earlier):
-                owned.update(own_turns(trace))
-    for outcome in sorted(outcomes, key=lambda outcome: (outcome.began, outcome.entry.source)):
-        output = outcome.entry.output
-        elsewhere = owned.intersection(outcome.turn_ids)
-        owned.update(outcome.turn_ids)
-        if not elsewhere or output is None or outcome.unchanged:
+    tried = set(just_read)
+    owners = find_owners(known.values(), just_read)
+    while orphaned := [
+        entry
+        for key, entry in known.items()
+        if key not in tried and has_orphans(entry, owners) and Path(entry.source).is_file()
+    ]:
+        for entry in orphaned:
+            tried.add(entry.key)
+            outcome = ingest_source(Path(entry.source), None, store, options)
+            if outcome.is_new:
+                _take(outcome.entry, known, store)
+                just_read.add(entry.key)
+        owners = find_owners(known.values(), just_read)
+    for entry in known.values():
+        if settle(entry, owners, store):
+            store.note(entry)
+
+
+def _forget(known: dict[str, ManifestEntry], looked_at: set[str], options: IngestOptions, report: IngestReport) -> None:
+    """Of sources that are gone keep those that gave traces, and count what is kept though this run did not make it."""
+    for key, entry in list(known.items()):
+        if key in looked_at:
             continue
-        traces = list(store.read(output))
-        report.copied_turns += sum(mark_repeats(trace, elsewhere) for trace in traces)
-        kept = [trace for trace in traces if has_own_turns(trace)]
-        outcome.entry.traces = store.write_traces(output, kept)
-        outcome.entry.output = output if kept else None
-        stats = outcome.stats
-        stats.skipped["trace that another file holds"] += len(traces) - len(kept)
-        stats.n_states_emitted -= sum(turn.repeats for trace in traces for turn in trace.turns)
-        outcome.entry.stats = stats.as_dict()
+        is_gone = not Path(entry.source).exists()
+        if entry.output is not None:
+            report.gone += is_gone
+            report.other_settings += entry.settings != options.settings
+        elif is_gone:
+            del known[key]
 
 
-def _run_tasks(
-    tasks: list[list[tuple[Path, ManifestEntry | None]]], store: TraceStore, options: IngestOptions, processes: int
-) -> Iterator[Outcome]:
-    processes = min(processes, len(tasks))
-    if processes <= 1:
-        for task in tasks:
-            with _without_collector():
-                for file, earlier in task:
-                    yield ingest_source(file, earlier, store, options)
-        return
-    # Started afresh: a forked copy of a process that has threads (a progress bar, torch) may hang.
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), _set_up, (added_readers(),))
-    try:
-        pending: set[Future[list[Outcome]]] = {pool.submit(_run_task, task, store, options) for task in tasks}
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield from future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _set_up(readers: list[LogFormat]) -> None:
-    for one in readers:
-        register_reader(one.name, one.sniff, one.read, flags_errors=one.flags_errors)
-
-
-def _run_task(
-    task: list[tuple[Path, ManifestEntry | None]], store: TraceStore, options: IngestOptions
-) -> list[Outcome]:
-    with _without_collector():
-        return [ingest_source(file, earlier, store, options) for file, earlier in task]
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Traces are trees: the cycle collector would walk through millions of objects and find nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _tasks(
-    work: list[tuple[Path, ManifestEntry | None]], sizes: dict[Path, int]
-) -> list[list[tuple[Path, ManifestEntry | None]]]:
-    """The files in tasks of about the same size, large files first, so that no process is left with a large one."""
-    tasks: list[list[tuple[Path, ManifestEntry | None]]] = []
-    filled = _TASK_BYTES
-    for item in sorted(work, key=lambda item: -sizes[item[0]]):
-        if filled >= _TASK_BYTES:
-            tasks.append([])
-            filled = 0
-        tasks[-1].append(item)
-        filled += sizes[item[0]]
-    return tasks
-
-
-def _by_format(entries: list[ManifestEntry]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for entry in entries:
-        counts[entry.format or ""] = counts.get(entry.format or "", 0) + 1
-    return counts
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
+def _failed_folder(error: OSError) -> ManifestEntry:
+    name = printable(str(error.filename))
+    return ManifestEntry(name, "", "failed", 0, 0, reason=f"{type(error).__name__}: {error.strerror}")

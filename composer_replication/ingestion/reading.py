@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,5 +46,12 @@ def read_as(log_format: LogFormat, log: LogFile, options: ReadOptions, stats: In
                 if turn.role == "tool" and not turn.is_error and looks_like_error(turn.content):
                     turn.is_error = True
         mark_errors(trace)
+        trace.trace_id, trace.source.file = printable(trace.trace_id), printable(trace.source.file)
+        trace.parent = printable(trace.parent) if trace.parent is not None else None
         stats.count(trace)
         yield trace
+
+
+def printable(name: str) -> str:
+    """A name that came from the file system, as text: bytes that are no UTF-8 are written out."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from composer_replication.traces import Trace
+
+# What is counted of a finished trace.
+_COUNTED = (
+    "n_turns",
+    "n_assistant_turns",
+    "n_text_blocks",
+    "n_tool_use_blocks",
+    "n_tool_results",
+    "results_without_call",
+    "calls_without_result",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "errors",
+)
 
 
 @dataclass
@@ -15,7 +30,8 @@ class IngestionStats:
     """Counters of one read. `skipped` holds every reason for passing something over, with its count.
 
     A record is a JSON value of the log. `n_records_skipped` counts the records that became no part of a trace. Lines
-    that are not JSON are no records; they are in `skipped_truncated_lines`.
+    that are not JSON are no records; they are in `skipped_truncated_lines`. `n_text_blocks` counts the student's turns
+    that say something: the text blocks of a turn are one text here.
     """
 
     n_records_total: int = 0
@@ -57,16 +73,23 @@ class IngestionStats:
         self.skipped[reason] += 1
 
     def count(self, trace: Trace) -> None:
-        """Add what a finished trace holds. Turns that repeat another file's are context: no states, no tokens."""
+        """Add what a finished trace holds. Turns that repeat another file's are context: no calls, no errors, no
+        tokens."""
         calls: set[str] = set()
+        copied: set[str] = set()
         answered: set[str | None] = set()
         for turn in trace.turns:
+            if turn.repeats:
+                copied.update(call.id for call in turn.tool_calls)
+                continue
             if turn.role == "tool":
+                if turn.tool_call_id in copied:
+                    continue
                 self.n_tool_results += 1
                 answered.add(turn.tool_call_id)
                 if turn.error_kind is not None:
                     self.errors[turn.error_kind] += 1
-            elif turn.role == "assistant" and not turn.repeats:
+            elif turn.role == "assistant":
                 self.n_assistant_turns += 1
                 if turn.content:
                     self.n_text_blocks += 1
@@ -80,6 +103,14 @@ class IngestionStats:
         self.n_turns += len(trace.turns)
         self.calls_without_result += len(calls - answered)
         self.results_without_call += len(answered - calls)
+
+    def recount(self, traces: Iterable[Trace]) -> None:
+        """Replace what `count` added by what these traces hold."""
+        anew = IngestionStats()
+        for trace in traces:
+            anew.count(trace)
+        for name in _COUNTED:
+            setattr(self, name, getattr(anew, name))
 
     def merge(self, other: IngestionStats) -> None:
         """Add another read's counts to these."""

@@ -10,20 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from composer_replication.ingestion.chat_messages import assistant_turn, text_of
 from composer_replication.ingestion.formats import Head, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.mini_swe_agent import (
-    OpenCalls,
-    assistant_turn,
-    fields,
-    items,
-    known,
-    name_of,
-    reward_of,
-    shell_call,
-    text_of,
-    text_or_none,
-)
+from composer_replication.ingestion.loose_json import fields, items, known, name_of, objects, text_or_none
+from composer_replication.ingestion.open_calls import OpenCalls
+from composer_replication.ingestion.rewards import reward_of
+from composer_replication.ingestion.shell_commands import shell_call
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Turn, parse_arguments
 
@@ -103,8 +96,7 @@ def _run(
 
 
 def _objects(value: Any, what: str, stats: IngestionStats) -> list[dict[str, Any]]:
-    given = items(value)
-    found = [one for one in given if isinstance(one, dict)]
+    given, found = items(value), objects(value)
     if len(found) < len(given):
         stats.skip(f"{what} that is not an object", len(given) - len(found))
     return found

@@ -24,6 +24,10 @@ from composer_replication.hint_generator import classify, looks_like_error
         '{"error": "bad"}',
         '{"isError": true, "content": [{"type": "text", "text": "bad"}]}',
         "json.decoder.JSONDecodeError: Expecting value: line 1",
+        "API Error: 529 {}",
+        "Request was aborted.",
+        "Connection error.",
+        "Tool result missing due to internal error",
     ],
 )
 def test_what_looks_like_an_error(text: str) -> None:

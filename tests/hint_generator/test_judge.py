@@ -222,6 +222,25 @@ def test_what_leaves_the_machine_is_redacted(endpoint: Endpoint) -> None:
     assert "login [secret]" in sent
 
 
+def test_unless_told_otherwise_secrets_do_not_leave_the_machine(endpoint: Endpoint) -> None:
+    made_up = "gh" + "p_" + "".join(chr(97 + number * 7 % 26) for number in range(30)) + "042517"
+    # The last one is where a text is cut: half a secret would not be recognised any more.
+    secret: HintContext = {
+        **ERROR,
+        "error_message": f"cannot push with {made_up}",
+        "command": "x" * 1980 + f" {made_up} " + "y" * 8000,
+        "path": "/home/somebody/a.py",
+    }
+    assert judge(endpoint)(secret) is not None
+    sent = json.dumps(endpoint.requests)
+    assert made_up[:12] not in sent
+    assert "somebody" not in sent
+    assert "cannot push with <" in sent
+    judge(endpoint, redact=False)(secret)
+    assert made_up in json.dumps(endpoint.requests)
+    assert len(json.dumps(endpoint.requests[-1])) < 12_000
+
+
 def test_the_key_is_not_shown(endpoint: Endpoint) -> None:
     assert KEY not in repr(judge(endpoint))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -42,9 +43,8 @@ class Story:
         return turn
 
     def mark(self) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        mark_errors(self.trace, counts)
-        return counts
+        mark_errors(self.trace)
+        return Counter(turn.error_kind for turn in self.trace.turns if turn.error_kind is not None)
 
 
 def run(command: str, error: str | None = FAILED) -> tuple[str, dict[str, Any], str | None]:
@@ -247,10 +247,103 @@ def test_the_logs_own_tool_definitions_are_used(definition: dict[str, Any]) -> N
     story.mark()
     assert erring.error_meta is not None
     assert erring.error_meta["tool_schema"] == SCHEMA
-    assert erring.error_meta["available_tools"] == ["read", "write"]
+    assert "available_tools" not in erring.error_meta
     assert unknown.error_meta is not None
+    assert unknown.error_meta["available_tools"] == ["read", "write"]
     assert "tool_schema" not in unknown.error_meta
     assert "use `read`" in str(dispatch("tool_not_found", unknown.error_meta))
+
+
+def _big_tools(parameters: int, required: int, tools: int = 60) -> list[dict[str, Any]]:
+    properties = {f"parameter{n}": {"type": "string", "description": "what it is for " * 20} for n in range(parameters)}
+    schema = {"type": "object", "properties": properties, "required": list(properties)[:required], "title": "x"}
+    return [{"name": f"tool{n}", "input_schema": schema} for n in range(tools)]
+
+
+def test_definitions_are_trimmed_to_what_hints_need() -> None:
+    story = Story(tools=_big_tools(70, 2))
+    wrong = story.turn(("tool1", {}, "'parameter0' is a required property"))
+    again = story.turn(("tool1", {}, "'parameter0' is a required property"))
+    missing = story.turn(("tolo1", {}, "Unknown tool: tolo1"))
+    other = story.turn(("tool1", {"parameter0": "a"}, "Something failed"))
+    story.mark()
+    schema = {
+        "type": "object",
+        "properties": {"parameter0": {"type": "string"}, "parameter1": {"type": "string"}},
+        "required": ["parameter0", "parameter1"],
+    }
+    assert (wrong.error_meta or {})["tool_schema"] == schema
+    assert (again.error_meta or {})["tool_schema"] == schema
+    assert len((missing.error_meta or {})["available_tools"]) == 40
+    for meta in (wrong.error_meta, missing.error_meta, other.error_meta):
+        assert ("tool_schema" in (meta or {})) == (meta is wrong.error_meta)
+        assert ("available_tools" in (meta or {})) == (meta is missing.error_meta)
+
+
+def test_a_schema_that_stays_large_is_left_out() -> None:
+    story = Story(tools=_big_tools(200, 200))
+    wrong = story.turn(("tool1", {}, "'parameter0' is a required property"))
+    story.mark()
+    assert "tool_schema" not in (wrong.error_meta or {})
+
+
+def test_choices_and_alternatives_stay() -> None:
+    properties = {
+        "a": {"enum": ["r", "w"], "title": "A"},
+        "b": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "c": 3,
+    }
+    story = Story(tools=[{"name": "read", "input_schema": {"properties": properties, "required": "a"}}])
+    wrong = story.turn(("read", {}, "'a' is a required property"))
+    story.mark()
+    assert (wrong.error_meta or {})["tool_schema"] == {
+        "type": "object",
+        "properties": {"a": {"enum": ["r", "w"]}, "b": {"type": ["integer", "null"]}, "c": {}},
+        "required": [],
+    }
+
+
+def test_what_is_written_stays_in_proportion_to_what_was_read() -> None:
+    story = Story(tools=_big_tools(70, 2))
+    for number in range(400):
+        story.turn((f"tool{number % 60}", {"parameter0": number}, "'parameter1' is a required property"))
+    before = len(msgspec.json.encode(story.trace))
+    story.mark()
+    assert len(msgspec.json.encode(story.trace)) < 2 * before
+
+
+class _CountedTurns(list[Turn]):
+    """Counts the turns that are taken out of it."""
+
+    taken = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        self.taken += len(found) if isinstance(key, slice) else 1
+        return found
+
+    def __iter__(self) -> Iterator[Turn]:
+        for turn in super().__iter__():
+            self.taken += 1
+            yield turn
+
+
+@pytest.mark.parametrize("text", ["<tool_use_error>No such tool available: Raed</tool_use_error>", FAILED])
+@pytest.mark.parametrize("change", [None, ("Edit", {"file_path": "a.py"}, NOT_READ)])
+def test_twice_the_errors_take_twice_the_looks(text: str, change: Any) -> None:
+    def looks(errors: int) -> int:
+        story = Story()
+        story.turn(("Read", {}, None))
+        for _ in range(errors):
+            story.turn(("Raed", {"command": "./a"}, text))
+            if change is not None:
+                story.turn(change)
+        turns = _CountedTurns(story.trace.turns)
+        story.trace.turns = turns
+        story.mark()
+        return turns.taken
+
+    assert looks(400) < 2.2 * looks(200)
 
 
 def test_without_definitions_no_tools_are_made_up() -> None:
@@ -268,11 +361,10 @@ def test_without_definitions_no_tools_are_made_up() -> None:
 def test_copies_teach_nothing_twice() -> None:
     story = Story()
     copy = story.turn(run("./a"), repeats=True)
-    counts = story.mark()
+    story.mark()
     assert copy.tool_error is None
     assert copy.error_meta is None
     assert story.trace.turns[1].error_kind == "command_failed"
-    assert counts == {}
 
 
 def test_a_result_without_a_call_is_still_classified() -> None:

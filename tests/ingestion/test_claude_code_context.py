@@ -168,6 +168,63 @@ def test_a_rewind_to_the_start_of_a_compacted_context_stays_in_it(tmp_path: Path
     assert list(map(contents, histories(session.write(tmp_path)))) == [["go"], ["wrong"], ["right"]]
 
 
+def test_a_rewind_to_the_first_prompt(tmp_path: Path) -> None:
+    session = Session()
+    session.prompt("first")
+    session.says("m1", "abandoned")
+    session.prompt("instead", parentUuid=None)
+    session.says("m2", "new")
+    assert [contents(one) for one in histories(session.write(tmp_path))] == [["first"], ["instead"]]
+
+
+def test_a_log_without_parents_has_no_rewinds(tmp_path: Path) -> None:
+    session = Session()
+    session.prompt("first")
+    session.says("m1", "one", parentUuid=None)
+    session.prompt("second", parentUuid=None)
+    session.says("m2", "two", parentUuid=None)
+    assert [contents(one) for one in histories(session.write(tmp_path))] == [["first"], ["first", "one", "second"]]
+
+
+def test_a_rewind_over_a_command(tmp_path: Path) -> None:
+    session = Session()
+    session.prompt("first")
+    fork = session.says("m1", "one")["uuid"]
+    session.prompt("<command-name>/review</command-name>")
+    session.says("m2", "abandoned")
+    session.prompt("instead", parentUuid=fork)
+    session.says("m3", "new")
+    assert contents(histories(session.write(tmp_path))[-1]) == ["first", "one", "instead"]
+
+
+def test_only_messages_show_that_a_branch_goes_on(tmp_path: Path) -> None:
+    session = Session()
+    session.prompt("first")
+    fork = session.says("m1", "one")["uuid"]
+    session.prompt("second")
+    abandoned = session.says("m2", "abandoned")["uuid"]
+    session.prompt("instead", parentUuid=fork)
+    session.record("system", subtype="turn_duration", parentUuid=abandoned)
+    session.says("m3", "new", parentUuid=session.records[-2]["uuid"])
+    assert contents(histories(session.write(tmp_path))[-1]) == ["first", "one", "instead"]
+
+
+def test_a_result_that_comes_after_the_model_went_on_was_not_seen_before(tmp_path: Path) -> None:
+    session = Session()
+    session.prompt("first")
+    session.calls("m1", "c1")
+    session.prompt("never mind")
+    session.says("m2", "fine")
+    session.result("c1", "too late")
+    session.says("m3", "I see")
+    path = session.write(tmp_path)
+    second, third = histories(path)[1:]
+    assert contents(second) == ["first", "", NO_RESULT, "never mind"]
+    assert contents(third) == ["first", "", NO_RESULT, "never mind", "fine", "too late"]
+    _, stats = read_file(path)
+    assert (stats.n_tool_results, stats.results_without_call, stats.calls_without_result) == (1, 0, 0)
+
+
 def test_two_notices_behind_one_record_are_no_rewind(tmp_path: Path) -> None:
     session = Session()
     fork = session.says("m1", "ready")

@@ -325,67 +325,6 @@ def test_a_cut_file_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "reward"),
-    [
-        ({"resolved": True}, 1.0),
-        ({"success": False}, 0.0),
-        ({"reward": 0.25}, 0.25),
-        ({"resolved": "yes"}, None),
-        ({"reward": float("nan")}, None),
-        ({"reward": 10**400}, None),
-        ({}, None),
-    ],
-)
-def test_verdicts(record: dict[str, Any], reward: float | None) -> None:
-    assert mini_swe_agent.reward_of({}, record) == reward
-
-
-@pytest.mark.parametrize(
-    ("usage", "expected"),
-    [
-        ({"prompt_tokens": 5, "completion_tokens": 1}, Usage(input_tokens=5, output_tokens=1)),
-        (
-            {"input_tokens": 5, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 3, "output_tokens": 2},
-            Usage(input_tokens=98, output_tokens=2, cached_tokens=90, cache_write_tokens=3),
-        ),
-        (
-            {"prompt_tokens": 95, "cache_read_input_tokens": 90, "completion_tokens": 2.0},
-            Usage(input_tokens=95, output_tokens=2, cached_tokens=90),
-        ),
-        ({"prompt_tokens": True, "completion_tokens": -4}, None),
-        ({"prompt_tokens": 2**70}, None),
-        ({}, None),
-        (None, None),
-        ([1], None),
-    ],
-)
-def test_usage(usage: Any, expected: Usage | None) -> None:
-    assert mini_swe_agent.usage_of(usage) == expected
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        (None, ""),
-        ("a", "a"),
-        (["a", {"type": "text", "text": "b"}, {"type": "text", "text": ""}], "a\nb"),
-        ({"type": "tool_result", "content": [{"text": "c"}]}, "c"),
-        ([{"type": "image_url", "image_url": {"url": "u"}}], "[image_url]"),
-        ([{"type": "image", "source": {"path": "p.png"}}], "[image: p.png]"),
-        (7, "7"),
-        ([[[[[["deep"]]]]]], "[content]"),
-    ],
-)
-def test_text_of_content(content: Any, text: str) -> None:
-    assert mini_swe_agent.text_of(content) == text
-
-
-@pytest.mark.parametrize("value", [True, None, [], float("nan"), 10**30, ""])
-def test_times_that_are_none(value: Any) -> None:
-    assert mini_swe_agent.time_of(value) is None
-
-
-@pytest.mark.parametrize(
     ("document", "ours"),
     [
         ([say("assistant", "```mswea_bash_command\nls\n```")], True),

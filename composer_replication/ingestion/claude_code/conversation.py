@@ -39,6 +39,10 @@ _ORIGINS = (
 )
 
 
+# Origins of what a user may take back by going back.
+_SAID_BY_THE_USER = frozenset(["prompt", "command", "bash"])
+
+
 @dataclass
 class _Rewind:
     """A prompt that takes the place of an earlier one: the entries from `since` up to `at` leave the context."""
@@ -63,7 +67,10 @@ class Conversation:
         self._results: dict[str, Turn] = {}
         # The entry that each record belongs to, by the record's uuid.
         self._entry_of: dict[str, int] = {}
-        self._prompts: dict[str, int] = {}
+        # What the user said behind a record, by that record's uuid; None is the beginning of the file.
+        self._prompts: dict[str | None, int] = {}
+        self._has_parents = False
+        self._late: set[str] = set()
         self.rewinds: list[_Rewind] = []
         """As long as there are any, `check_rewinds` wants to see every record's parent."""
         self._keeps: dict[int, list[int]] = {}
@@ -90,6 +97,8 @@ class Conversation:
         if entry is None:
             turn = Turn(role="assistant", id=message.id, model=message.model, timestamp=record.timestamp, line=line)
             entry = self._by_message[key] = self._add(turn)
+            if record.parent_uuid is not None:
+                self._has_parents = True
         else:
             turn = self._entries[entry]
             if uuid is not None and uuid in self._entry_of and self._is_repeated(turn, message):
@@ -202,14 +211,14 @@ class Conversation:
         for turn in self._entries:
             place.append(len(ordered))
             if turn.role == "tool":
-                if turn.tool_call_id in self._calls:  # its call came later in the file, and has it by now
-                    continue
+                if turn.tool_call_id in self._calls and turn.tool_call_id not in self._late:
+                    continue  # its call came later in the file, and has it by now
                 ordered.append(turn)
                 continue
             ordered.append(turn)
             for call in turn.tool_calls:
                 result = self._results.get(call.id)
-                if result is not None:
+                if result is not None and call.id not in self._late:
                     ordered.append(result)
         place.append(len(ordered))
         for entry, tokens in self._usage.items():
@@ -240,13 +249,19 @@ class Conversation:
             self._context_begins = True
         entry = self._add(turn)
         parent = record.parent_uuid
-        if origin == "prompt" and parent is not None:
-            # Two prompts behind the same record: the user went back and wrote the second in place of the first.
+        if origin in _SAID_BY_THE_USER:
+            # Twice behind the same record: the user went back and wrote the second in place of the first. At the
+            # beginning that is so only if the log has parents at all.
             first = self._prompts.setdefault(parent, entry)
-            if first != entry:
+            if first != entry and (parent is not None or self._has_parents) and self._was_answered(first):
                 self.rewinds.append(_Rewind(first, entry))
         if record.uuid is not None:
             self._entry_of[record.uuid] = entry
+
+    def _was_answered(self, entry: int) -> bool:
+        """Commands of the harness are mostly answered by the harness: those of them that the model answered count."""
+        said = self._entries[entry]
+        return said.origin == "prompt" or any(turn.role == "assistant" for turn in self._entries[entry:])
 
     def _take_result(self, block: Block, record: Record, line: int) -> int:
         """Keep a result; returns the entry of its call, or -1 if the result is a copy."""
@@ -262,11 +277,24 @@ class Conversation:
         result = Turn("tool", content, tool_call_id=call_id, is_error=failed, timestamp=record.timestamp, line=line)
         self._results[call_id] = result
         entry = self._calls.get(call_id)
+        if entry is not None and entry < len(self._entries) - 1 and self._went_on(entry):
+            self._late.add(call_id)
+            entry = None
         if entry is None:
             # Not by `_add`: its call may still come, and then it stands elsewhere and must not begin the context.
             self._entries.append(result)
             entry = len(self._entries) - 1
         return entry
+
+    def _went_on(self, entry: int) -> bool:
+        """Whether the user spoke after a turn and the model answered that: results of the turn then came too late."""
+        spoken = False
+        for turn in self._entries[entry + 1 :]:
+            if turn.role == "user":
+                spoken = spoken or turn.origin != "meta"
+            elif turn.role == "assistant" and spoken:
+                return True
+        return False
 
     def _has_text(self, record: Record, text: str) -> bool:
         """Whether a record of the user's side is there already."""

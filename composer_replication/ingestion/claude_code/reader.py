@@ -103,7 +103,7 @@ class _Session:
         if record.is_sidechain or self._is_agent_file:
             self._take_agents(record, number)
             return
-        if self._main.rewinds and record.parent_uuid is not None:
+        if self._main.rewinds and record.parent_uuid is not None and record.type in ("user", "assistant"):
             self._main.check_rewinds(record.parent_uuid)
         if record.type == "assistant":
             self._main.take_assistant(record, number)

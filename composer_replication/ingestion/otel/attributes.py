@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from composer_replication.ingestion.log_file import decode_value
+from composer_replication.ingestion.loose_json import text_or_none, whole
 
 Attributes: TypeAlias = dict[str, Any]
 
@@ -18,6 +18,7 @@ OWN_VALUE = "\x00own"
 """The key of a value that stands on a branch: of `gen_ai.prompt`, beside `gen_ai.prompt.0.role`."""
 
 _DEEPEST = 32
+_LONGEST_NUMBER = 20
 
 
 def grow(flat: Mapping[Any, Any]) -> Attributes:
@@ -71,8 +72,8 @@ def _walk(node: Any, path: str) -> Any:
 def text_at(node: Any, *paths: str) -> str | None:
     """The first non-empty text at one of the paths."""
     for path in paths:
-        value = look(node, path)
-        if isinstance(value, str) and value:
+        value = text_or_none(look(node, path))
+        if value is not None:
             return value
     return None
 
@@ -81,10 +82,10 @@ def number_at(node: Any, *paths: str) -> int:
     """The first whole number at one of the paths, or 0."""
     for path in paths:
         value = look(node, path)
-        if isinstance(value, str) and value.isdigit():
+        if isinstance(value, str) and value.isdecimal() and len(value) < _LONGEST_NUMBER:
             value = int(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**53:
-            return int(value)
+        if whole(value):
+            return whole(value)
     return 0
 
 
@@ -97,8 +98,3 @@ def items_at(node: Any, path: str) -> list[Any]:
         numbered = sorted((int(key), value) for key, value in found.items() if key.isascii() and key.isdigit())
         return [value for _, value in numbered]
     return []
-
-
-def decoded(value: Any) -> Any:
-    """A value that may be JSON text; `UNREADABLE` if it is text, but not JSON."""
-    return decode_value(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else value

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from composer_replication.ingestion.log_file import UNREADABLE
-from composer_replication.ingestion.otel.attributes import Attributes, decoded, items_at, look, number_at, text_at
+from composer_replication.ingestion.loose_json import decoded, items
+from composer_replication.ingestion.otel.attributes import Attributes, items_at, look, number_at, text_at
 from composer_replication.ingestion.otel.dialects import (
     BadJsonError,
     answer_messages,
@@ -24,6 +25,7 @@ from composer_replication.ingestion.otel.messages import (
     text_of,
 )
 from composer_replication.ingestion.otel.spans import OPENINFERENCE_KINDS, Event, Span
+from composer_replication.ingestion.tool_definitions import tool_definition
 from composer_replication.traces import Usage
 
 NO_CONTENT = "no message content recorded"
@@ -171,13 +173,14 @@ def _merged(lower: Attributes, upper: Attributes) -> Attributes:
 
 def _tools(attributes: Attributes) -> tuple[list[dict[str, Any]], int]:
     """Tool definitions in OpenAI's form, and how many had no name."""
-    listed = decoded(look(attributes, "gen_ai.tool.definitions"))
-    given = listed if isinstance(listed, list) else []
+    given = items(decoded(look(attributes, "gen_ai.tool.definitions")))
     if not given:
         given = [_openinference_tool(one) for one in items_at(attributes, "llm.tools")]
     if not given:
         given = items_at(attributes, "llm.request.functions")
-    tools = [tool for tool in map(_tool, given) if tool is not None]
+    tools = [tool for tool in map(tool_definition, given) if tool is not None]
+    for tool in tools:
+        tool["function"].setdefault("parameters", {"type": "object", "properties": {}})
     return tools, len(given) - len(tools)
 
 
@@ -193,24 +196,6 @@ def _openinference_tool(tool: Any) -> Any:
 
 def _is_tool(schema: dict[str, Any]) -> bool:
     return isinstance(schema.get("function"), dict) or isinstance(schema.get("name"), str)
-
-
-def _tool(given: Any) -> dict[str, Any] | None:
-    given = decoded(given)
-    if not isinstance(given, dict):
-        return None
-    inside = given.get("function") if isinstance(given.get("function"), dict) else given
-    if not isinstance(inside, dict) or not isinstance(inside.get("name"), str) or not inside["name"]:
-        return None
-    function: dict[str, Any] = {"name": inside["name"]}
-    if isinstance(inside.get("description"), str):
-        function["description"] = inside["description"]
-    schema = next(
-        (inside[key] for key in ("parameters", "input_schema", "inputSchema") if inside.get(key) is not None), None
-    )
-    parameters = decoded(schema)
-    function["parameters"] = parameters if isinstance(parameters, dict) else {"type": "object", "properties": {}}
-    return {"type": "function", "function": function}
 
 
 def _usage(attributes: Attributes) -> Usage | None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from composer_replication.ingestion.log_file import UNREADABLE
-from composer_replication.ingestion.otel.attributes import Attributes, decoded, items_at, look, number_at, text_at
+from composer_replication.ingestion.loose_json import decoded, items, objects
+from composer_replication.ingestion.otel.attributes import Attributes, items_at, look, number_at, text_at
 from composer_replication.ingestion.otel.messages import REDACTED, Message, content_parts, read_message, text_of
 from composer_replication.ingestion.otel.spans import Event
 from composer_replication.traces import Role
@@ -54,7 +55,7 @@ def _json_messages(value: Any) -> list[Any]:
     if isinstance(value, dict):
         inside = value.get("messages")
         return inside if isinstance(inside, list) else [value]
-    return value if isinstance(value, list) else []
+    return items(value)
 
 
 def _openinference(message: Any) -> dict[str, Any]:
@@ -115,9 +116,8 @@ _EVENT_ROLES: dict[str, Role] = {
 
 def _events_of(attributes: Attributes, events: list[Event]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The older conventions' events, on the span or, as Pydantic AI wrote them, in an attribute named `events`."""
-    inside = decoded(look(attributes, "events"))
-    for body in inside if isinstance(inside, list) else []:
-        if isinstance(body, dict) and isinstance(body.get("event.name"), str):
+    for body in objects(decoded(look(attributes, "events"))):
+        if isinstance(body.get("event.name"), str):
             yield body["event.name"], body
     for name, attributes_and_body in events:
         if not name.startswith("gen_ai."):
@@ -186,7 +186,7 @@ def _messages_in(value: Any) -> list[Any] | None:
     if isinstance(value, dict):
         choices = value.get("choices")
         if isinstance(choices, list):
-            return [one["message"] for one in choices if isinstance(one, dict) and isinstance(one.get("message"), dict)]
+            return [one["message"] for one in objects(choices) if isinstance(one.get("message"), dict)]
         if isinstance(value.get("messages"), list):
             return _messages_in(value["messages"])
         return [value] if isinstance(value.get("role"), str) and ("content" in value or "parts" in value) else None
@@ -246,11 +246,11 @@ def _first_choice(attributes: Attributes, answer: list[Any]) -> tuple[list[Any],
     """The first of several choices, and how many others there were. The items of one answer stay together."""
     parameters = decoded(look(attributes, "llm.invocation_parameters"))
     wanted = parameters.get("n") if isinstance(parameters, dict) else None
-    ends = [one for one in answer if isinstance(one, dict) and one.get("finish_reason")]
-    indices = {one.get("index") for one in answer if isinstance(one, dict) and isinstance(one.get("index"), int)}
+    ends = [one for one in objects(answer) if one.get("finish_reason")]
+    indices = {one.get("index") for one in objects(answer) if isinstance(one.get("index"), int)}
     if len(indices) > 1:
         first = min(index for index in indices if isinstance(index, int))
-        kept = [one for one in answer if isinstance(one, dict) and one.get("index") in (first, None)]
+        kept = [one for one in objects(answer) if one.get("index") in (first, None)]
         return kept, len(indices) - 1
     several = number_at(attributes, "gen_ai.request.choice.count") > 1 or (isinstance(wanted, int) and wanted > 1)
     if len(answer) > 1 and (several or len(ends) > 1):

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from composer_replication.ingestion.otel.attributes import decoded
+from composer_replication.ingestion.loose_json import decoded, first_of
 from composer_replication.traces import Role, dump_json, parse_arguments
 
 REDACTED = "__REDACTED__"
@@ -177,7 +177,7 @@ class _Parts:
             if kind in _TEXT:
                 self._text(inner)
             elif kind in _THINKING:
-                thought = _first(inner, "content", "text", "thinking", "reasoningText", "summary")
+                thought = first_of(inner, "content", "text", "thinking", "reasoningText", "summary")
                 text = text_of(thought.get("text") if isinstance(thought, Mapping) else thought)
                 self.thinking += [text] if text else []
             elif kind in _CALLS:
@@ -195,10 +195,12 @@ class _Parts:
         function = given.get("function")
         inside = function if isinstance(function, Mapping) else given
         name = inside.get("name") or (function if isinstance(function, str) else "")
-        arguments = _first(inside, "arguments", "args", "input", "server_tool_call")
+        arguments = first_of(inside, "arguments", "args", "input", "server_tool_call")
         self.calls.append(
             Call(
-                _string(_first(given, "id", "call_id", "tool_call_id", "toolUseId")), _string(name), spelled(arguments)
+                _string(first_of(given, "id", "call_id", "tool_call_id", "toolUseId")),
+                _string(name),
+                spelled(arguments),
             )
         )
 
@@ -220,7 +222,7 @@ class _Parts:
         )
 
     def _text(self, part: Any) -> None:
-        text = part if isinstance(part, str) else _first(part, "content", "text", "refusal", "json")
+        text = part if isinstance(part, str) else first_of(part, "content", "text", "refusal", "json")
         if text is None or text == REDACTED:
             raise HiddenContentError
         self.texts.append(text_of(text))
@@ -230,9 +232,9 @@ class _Parts:
             self.done.append(self._message("assistant"))
             self.texts, self.thinking, self.calls, self.lost = [], [], [], []
         text, lost = _text_and_lost(
-            _first(part, "response", "result", "content", "output", "server_tool_call_response")
+            first_of(part, "response", "result", "content", "output", "server_tool_call_response")
         )
-        answers = _first(part, "id", "tool_use_id", "tool_call_id", "call_id", "toolUseId")
+        answers = first_of(part, "id", "tool_use_id", "tool_call_id", "call_id", "toolUseId")
         name = _string(part.get("name"))
         self.done.append(Message("tool", text, (), _string(answers), name, _failed(part), lost=lost))
 
@@ -300,12 +302,6 @@ def _is_block(value: Mapping[str, Any]) -> bool:
 
 def _failed(part: Mapping[str, Any]) -> bool:
     return part.get("is_error") is True or part.get("isError") is True or part.get("status") == "error"
-
-
-def _first(part: Any, *keys: str) -> Any:
-    if not isinstance(part, Mapping):
-        return None
-    return next((part[key] for key in keys if part.get(key) is not None), None)
 
 
 def _string(value: Any) -> str:

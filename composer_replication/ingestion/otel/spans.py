@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, TypeAlias
 
 from composer_replication.ingestion.log_file import (
@@ -24,6 +25,7 @@ from composer_replication.ingestion.log_file import (
     values_in_line,
     without_surrogates,
 )
+from composer_replication.ingestion.loose_json import first_of, objects
 from composer_replication.ingestion.otel.attributes import Attributes, grow, look
 from composer_replication.ingestion.statistics import IngestionStats
 
@@ -103,19 +105,19 @@ def _is_export(value: Any) -> bool:
 
 def is_export_of_spans(value: Mapping[str, Any]) -> bool:
     """Whether a JSON object is an OTLP export: its resources hold scopes."""
-    resources = [one for key in _EXPORTS for one in _objects(value.get(key))]
+    resources = [one for key in _EXPORTS for one in objects(value.get(key))]
     return bool(resources) and any(isinstance(one.get(key), list) for one in resources for key in _SCOPED)
 
 
 def _from_export(value: Mapping[str, Any]) -> Iterator[Span]:
-    for resource in (one for key in _EXPORTS for one in _objects(value.get(key))):
-        for scoped in (one for key in _SCOPED for one in _objects(resource.get(key))):
+    for resource in (one for key in _EXPORTS for one in objects(value.get(key))):
+        for scoped in (one for key in _SCOPED for one in objects(resource.get(key))):
             scope = _scope_name(scoped.get("scope") or scoped.get("instrumentationLibrary"))
-            for row in _objects(scoped.get("spans")):
+            for row in objects(scoped.get("spans")):
                 span = _from_row(row)
                 span.scope = scope
                 yield span
-            for row in _objects(scoped.get("logRecords") or scoped.get("log_records")):
+            for row in objects(scoped.get("logRecords") or scoped.get("log_records")):
                 yield _from_log_record(row)
 
 
@@ -131,14 +133,14 @@ def _from_row(row: Mapping[str, Any]) -> Span:
     if kind in OPENINFERENCE_KINDS and look(attributes, "openinference.span.kind") is None:
         attributes = {**attributes, "openinference.span.kind": kind}
     return Span(
-        trace_id=_hex(_first(ids, _TRACE_ID)),
-        span_id=_hex(_first(ids, _SPAN_ID)),
-        parent_id=_hex(_first(row, _PARENT_ID)),
+        trace_id=_hex(first_of(ids, *_TRACE_ID)),
+        span_id=_hex(first_of(ids, *_SPAN_ID)),
+        parent_id=_hex(first_of(row, *_PARENT_ID)),
         name=str(row.get("name") or ""),
-        start=nanoseconds(_first(row, _START)),
-        end=nanoseconds(_first(row, _END)),
+        start=nanoseconds(first_of(row, *_START)),
+        end=nanoseconds(first_of(row, *_END)),
         attributes=attributes,
-        events=[_event(one) for one in _objects(row.get("events"))],
+        events=[_event(one) for one in objects(row.get("events"))],
         failed=failed,
         failure=failure,
         scope=_scope_name(row.get("scope") or row.get("instrumentation_scope") or row.get("instrumentationScope")),
@@ -152,10 +154,10 @@ def _from_log_record(row: Mapping[str, Any]) -> Span:
     body = _any_value(row.get("body"))
     if isinstance(body, dict):
         attributes = {**attributes, **body}
-    time = nanoseconds(_first(row, ("timeUnixNano", "time_unix_nano", "observedTimeUnixNano")))
+    time = nanoseconds(first_of(row, "timeUnixNano", "time_unix_nano", "observedTimeUnixNano"))
     return Span(
-        trace_id=_hex(_first(row, _TRACE_ID)),
-        span_id=_hex(_first(row, _SPAN_ID)),
+        trace_id=_hex(first_of(row, *_TRACE_ID)),
+        span_id=_hex(first_of(row, *_SPAN_ID)),
         start=time,
         end=time,
         events=[(str(name), attributes)],
@@ -191,7 +193,9 @@ def _scope_name(scope: Any) -> str | None:
 def _attributes(given: Any) -> Attributes:
     """Attributes as OTLP's list of keys and values or as an object, as a tree."""
     if isinstance(given, list):
-        return grow({one["key"]: _any_value(one.get("value")) for one in _objects(given) if _is_text(one.get("key"))})
+        return grow(
+            {one["key"]: _any_value(one.get("value")) for one in objects(given) if isinstance(one.get("key"), str)}
+        )
     return grow(given) if isinstance(given, dict) else {}
 
 
@@ -204,15 +208,15 @@ def _any_value(value: Any) -> Any:
         case "stringValue" | "string_value" | "boolValue" | "bool_value" | "bytesValue" | "bytes_value":
             return inner
         case "intValue" | "int_value":
-            return int(inner) if _is_text(inner) and inner.lstrip("-").isdigit() else inner
+            return int(inner) if isinstance(inner, str) and inner.lstrip("-").isdigit() else inner
         case "doubleValue" | "double_value":
             return inner
         case "arrayValue" | "array_value":
             values = inner.get("values") if isinstance(inner, dict) else None
             return [_any_value(one) for one in values] if isinstance(values, list) else []
         case "kvlistValue" | "kvlist_value":
-            values = _objects(inner.get("values") if isinstance(inner, dict) else None)
-            return {one["key"]: _any_value(one.get("value")) for one in values if _is_text(one.get("key"))}
+            values = objects(inner.get("values") if isinstance(inner, dict) else None)
+            return {one["key"]: _any_value(one.get("value")) for one in values if isinstance(one.get("key"), str)}
     return value
 
 
@@ -231,14 +235,26 @@ def nanoseconds(given: Any) -> int | None:
     return int(given * scale)
 
 
+_ISO_TIME = re.compile(
+    r"(\d{4})-?(\d\d)-?(\d\d)"
+    r"(?:[Tt ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)? ?(?:[Zz]|([+-])(\d\d)(?::?(\d\d))?)?)?",
+    re.ASCII,
+)
+
+
 def _from_iso(text: str) -> int | None:
+    """Read by hand: before Python 3.11, `fromisoformat` refuses `Z`, `+0000`, and nanoseconds."""
+    match = _ISO_TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    *parts, fraction, sign, hours, minutes = match.groups()
+    year, month, day, hour, minute, second = (int(part or 0) for part in parts)
     try:
-        time = datetime.fromisoformat(text.strip().replace("Z", "+00:00").replace("z", "+00:00"))
+        offset = timezone(timedelta(hours=int(hours or 0), minutes=int(minutes or 0)) * (-1 if sign == "-" else 1))
+        time = datetime(year, month, day, hour, minute, second, tzinfo=offset)
     except ValueError:
         return None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=timezone.utc)
-    return int(time.timestamp()) * 10**9 + time.microsecond * 1000
+    return int(time.timestamp()) * 10**9 + int((fraction or "0")[:9].ljust(9, "0"))
 
 
 def iso_time(time: int | None) -> str | None:
@@ -325,15 +341,3 @@ def _spans_of_cut_export(text: str) -> list[Any]:
 
 _SCANNER = json.JSONDecoder(strict=False)
 _LONGEST_SEARCHED = 64 * 1024 * 1024
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _first(row: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((row[key] for key in keys if row.get(key) is not None), None)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)

@@ -31,11 +31,21 @@ class Rule(NamedTuple):
     find: Callable[[str], Iterator[Finding]]
 
 
-# Text that stands for a secret without being one: documentation, masks, variables, placeholders of our own.
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+# Text that stands for a secret without being one: documentation, masks (an ellipsis also as the bytes that rules see),
+# variables, placeholders of our own.
 _STANDS_FOR_A_SECRET = re.compile(
     r"""(?ix)
-    ^[$%@&\[{(<*] (?=[\w({<*$\[]) | ^[.*x_-]+$ | [$#]\{ | \$\( | \{\{ | %\( | <[\w .-]+> | \*{3} | \.{3} | … | x{4}
-    | example | place.?holder | change.?me | redacted | dummy | sample | \b(?:your|my|some|the|insert|replace|put)[-_. ]
+    ^0x[0-9a-f]+[ul]*$ | ^\\[uUx] | ^0123456789 | ^[\[{(<]
+    | ^[$@&] (?=[\w({<*$\[]) | ^[%*] [({<*$\[] | ^%\w+%$ | ^%[-+.\d]*[a-z]\d?$
+    | (?-i: ^\*(?:[a-z_]+|[A-Z_]+|[a-z]+(?:[A-Z][a-z]+)+)\d?$)
+    | ^[.*x_-]+$ | [$#]\{ | \$\( | \{\{ | %\( | <[\w .-]+> | \*{3}
+    | \.{3} | … | \xe2\x80\xa6 | x{4} | example | place.?holder | change.?me | redacted | dummy | sample
+    | \b(?:your|my|some|the|insert|replace|put)[-_. ]
     | your[-_]?(?:api|key|token|secret|password) | (?:key|token|secret|password)[-_]?here
     | ^(?:process|os|env|environ|secrets|vars|config|settings|self|this|import|data|var|local|params|props|args|module)
         [.\[(]
@@ -44,8 +54,9 @@ _STANDS_FOR_A_SECRET = re.compile(
     """,
 )
 _COMMON_PASSWORD = re.compile(
-    r"(?i)(?:test|testing|pass|password|passwd|pwd|pw|secret|admin|user|username|root|guest|demo|foo|bar|token|key|postgres"
-    r"|mysql|redis|mongo|rabbitmq|minio|minioadmin|changeit|default|local|dev|value|abc)[-_]?(?:\d{0,3}|1234|12345|123456)"
+    r"(?i)(?:test|testing|pass|password|passwd|pwd|pw|secret|admin|user|username|root|guest|demo|foo|bar|token|key"
+    r"|postgres|mysql|redis|mongo|rabbitmq|minio|minioadmin|changeit|default|local|dev|value|abc)"
+    r"[-_]?(?:\d{0,3}|1234|12345|123456)"
     r"|(?:test|my|fake|mock|dummy|db|app|user|super|new|old|wrong|api|access)[-_]?(?:pass|password|secret|token|key)"
     r"[-_]?\d{0,3}|(?:0?123456789?0?|12345|123|1234)"
 )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from functools import cache
+from itertools import repeat
 from typing import Any
 
 import re2
 
-from composer_replication.ingestion.redaction.contexts import context_rules, is_literal_secret, is_secret_name
+from composer_replication.ingestion.redaction.contexts import context_rules, secret_kind
 from composer_replication.ingestion.redaction.finding import Finding, Rule
+from composer_replication.ingestion.redaction.known import KnownSecrets
 from composer_replication.ingestion.redaction.personal import EMAIL, HOME_USER, munged, personal_rules
 from composer_replication.ingestion.redaction.tokens import token_rules
 
@@ -36,9 +39,10 @@ class Redactor:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self._gates, self._rules = _rules()
         self._placeholders: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
-        self._spreading: dict[str, tuple[str, re.Pattern[str]]] = {}
+        self._spreading = KnownSecrets()
         self._munged: dict[str, str] = {}
         self._homes: dict[str, str] = {}
 
@@ -51,32 +55,41 @@ class Redactor:
             if home in text:
                 self.counts[HOME_USER] += text.count(home)
                 text = text.replace(home, replacement)
+        # What was glued to a secret stands free once that is replaced, and may now be found.
+        while (redacted := self._once(text)) is not text:
+            text = redacted
+        return self.again(text) if self._spreading else text
+
+    def _once(self, text: str) -> str:
         data = text.encode("utf-8", "surrogatepass")
-        gates, rules = _rules()
-        hits = gates.Match(data)
-        if hits:
-            # One character for each byte, so that RE2's places and Python's are the same.
-            view = text if len(data) == len(text) else data.decode("latin-1")
-            findings = [finding for index in sorted(hits) for finding in rules[index].find(view)]
-            if findings:
-                view = self._replace(view, _apart(findings))
-                text = view if len(data) == len(text) else view.encode("latin-1").decode("utf-8", "surrogatepass")
-        return self.again(text)
+        hits = self._gates.Match(data)
+        if not hits:
+            return text
+        # One character for each byte, so that RE2's places and Python's are the same.
+        view = text if len(data) == len(text) else data.decode("latin-1")
+        findings = [finding for index in sorted(hits) for finding in self._rules[index].find(view)]
+        if not findings:
+            return text
+        return _as_text(self._replace(view, _apart(findings)))
 
     def again(self, text: str) -> str:
         """The text without the secrets that are already known from their surroundings elsewhere."""
-        for secret, (kind, pattern) in self._spreading.items():
-            if secret in text:
-                text, count = pattern.subn(self._placeholders[secret], text)
-                self.counts[kind] += count
-        return text
+        places = self._spreading.find(text)
+        if not places:
+            return text
+        pieces, end = [], 0
+        for start, known in places:
+            self.counts[known.kind] += 1
+            pieces += [text[end:start], known.placeholder]
+            end = start + len(known.secret)
+        return "".join([*pieces, text[end:]])
 
     def value(self, value: Any) -> Any:
         """The same for every string in a JSON value, keys too. A key says what its value is, like a variable's name."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(str(key)): self._member(str(key), member) for key, member in value.items()}
+            return {self.value(key): self._member(str(key), member) for key, member in value.items()}
         if isinstance(value, list):
             return self._items(value)
         return value
@@ -86,7 +99,7 @@ class Redactor:
         if isinstance(value, str):
             return self.again(value)
         if isinstance(value, dict):
-            return {self.again(str(key)): self.value_again(member) for key, member in value.items()}
+            return {self.value_again(key): self.value_again(member) for key, member in value.items()}
         if isinstance(value, list):
             return [self.value_again(item) for item in value]
         return value
@@ -97,12 +110,11 @@ class Redactor:
         return len(self._spreading)
 
     def _member(self, name: str, value: Any) -> Any:
-        if isinstance(value, str) and is_secret_name(name):
-            redacted = self.text(value)
-            if redacted == value and is_literal_secret(value, name):
-                return self._placeholder(value, "SECRET", by_context=True)
-            return redacted
-        return self.value(value)
+        redacted = self.value(value)
+        # What is a token by its own form has become one of its own kind.
+        if isinstance(value, str) and redacted == value and (kind := secret_kind(name, value)):
+            return self._placeholder(value, kind, by_context=True)
+        return redacted
 
     def _items(self, items: list[Any]) -> list[Any]:
         """A list may be a command's arguments, in which an option names what follows it."""
@@ -114,7 +126,7 @@ class Redactor:
 
     def _replace(self, view: str, findings: list[Finding]) -> str:
         pieces, end = [], 0
-        for finding in findings:
+        for finding in map(_on_characters, repeat(view), findings):
             if finding.start < end:
                 continue
             if finding.kind == HOME_USER:
@@ -132,9 +144,10 @@ class Redactor:
         """Where the name ends and what stands for it. In a folder name of Claude Code it may have dashes of its own."""
         name, end = view[finding.start : finding.end], finding.end
         if view[finding.start - 1] == "-":
-            for folder, known in self._munged.items():
-                if view.startswith(folder, finding.start) and not view[finding.start + len(folder) :][:1].isalnum():
-                    name, end = known, finding.start + len(folder)
+            for folder, spelled in self._munged.items():
+                stop = finding.start + len(folder)
+                if view.startswith(folder, finding.start) and not view[stop : stop + 1].isalnum():
+                    name, end = spelled, stop
                     break
         known = self._placeholders.get(f"{HOME_USER} {name}")
         if known is None:
@@ -153,7 +166,8 @@ class Redactor:
             self._numbers[kind] += 1
             known = self._placeholders[secret] = f"<{kind}_{self._numbers[kind]}>"
             if by_context and _is_distinctive(secret):
-                self._spreading[secret] = (kind, _anywhere(secret))
+                for form in (secret, json.dumps(secret, ensure_ascii=False)[1:-1]):
+                    self._spreading.add(form, kind, known)
         self.counts[kind] += 1
         return known
 
@@ -185,17 +199,20 @@ def _apart(findings: list[Finding]) -> list[Finding]:
     return sorted(merged)
 
 
+def _on_characters(view: str, finding: Finding) -> Finding:
+    """The finding widened to whole characters: to a pattern, a byte of one may look like a space."""
+    start, end = finding.start, finding.end
+    while "\x80" <= view[start] < "\xc0" and start:
+        start -= 1
+    while end < len(view) and "\x80" <= view[end] < "\xc0":
+        end += 1
+    return finding._replace(start=start, end=end) if (start, end) != finding[:2] else finding
+
+
 def _is_distinctive(secret: str) -> bool:
     """Whether the text means this secret wherever it stands. A password that is a plain word does not."""
     kinds = [str.islower, str.isupper, str.isdigit, lambda character: not character.isalnum()]
     return len(secret) >= 6 and sum(any(map(kind, secret)) for kind in kinds) >= 2
-
-
-def _anywhere(secret: str) -> re.Pattern[str]:
-    escaped = re.escape(secret)
-    in_json = re.escape(secret.replace("\\", "\\\\").replace('"', '\\"'))
-    either = escaped if in_json == escaped else f"(?:{in_json}|{escaped})"
-    return re.compile(rf"(?<![A-Za-z0-9]){either}(?![A-Za-z0-9])|(?<=\\[nrt]){either}(?![A-Za-z0-9])")
 
 
 def _as_text(view: str) -> str:

@@ -11,6 +11,8 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterator
 
+from detect_secrets.plugins.base import RegexBasedDetector
+
 from composer_replication.ingestion.redaction.finding import Finding, Rule
 
 _LIBRARY = "detect_secrets.plugins"
@@ -19,8 +21,11 @@ _LIBRARY = "detect_secrets.plugins"
 # where a secret is but not where it ends, or misses common forms, and is replaced in this package.
 _NOT_USED = {"base", "high_entropy_strings", "ip_public", "keyword", "private_key", "basic_auth"}
 
-# Plugins whose patterns go by a variable's name: what it is set to may be no literal.
-_BY_NAME = {"ibm_cloud_iam", "ibm_cos_hmac", "softlayer", "cloudant"}
+# Plugins whose patterns are no more than a few letters and a word: `APACHE…` would be a token.
+_HARDLY_A_PREFIX = {"artifactory", "discord"}
+
+# Plugins with patterns that go by a variable's name: elsewhere, what they find has no form of its own.
+_BY_NAME = {"aws", "ibm_cloud_iam", "ibm_cos_hmac", "softlayer", "cloudant"}
 
 _URL_SAFE = r"[A-Za-z0-9_-]"
 _LACKING: dict[str, str] = {
@@ -36,6 +41,7 @@ _LACKING: dict[str, str] = {
     "DOCKER_TOKEN": rf"dckr_(?:pat|oat)_{_URL_SAFE}{{20,}}",
     "DOPPLER_TOKEN": r"dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9._-]{40,}",
     "FIGMA_TOKEN": rf"fig[dor]_{_URL_SAFE}{{30,}}",
+    "FLY_TOKEN": r"f(?:m\d[ar]?_[A-Za-z0-9+/_-]{20,}={0,2}|o1_[A-Za-z0-9_-]{40,})",
     "GITHUB_TOKEN": r"(?:github_pat_[A-Za-z0-9_]{36,}|gh[pousr]_[A-Za-z0-9]{36,})",
     "GITLAB_TOKEN": r"gl(?:pat|dt|rt|oas|cbt|ptt|ft|imt|agent|soat|ffct)-[A-Za-z0-9_.-]{20,}",
     "GOOGLE_API_KEY": rf"AIza{_URL_SAFE}{{35}}",
@@ -78,24 +84,32 @@ _LACKING: dict[str, str] = {
     "AZURE_CLIENT_SECRET": r"[A-Za-z0-9_~.-]{3}[78]Q~[A-Za-z0-9_~.-]{31,34}",
 }
 
-# A block that has its end, or as much of one as is there, because logs are cut. Line breaks may be escaped; whatever
+_KEY_BEGIN = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----|---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----"
+    r"|PuTTY-User-Key-File-\d:"
+)
+_KEY_END = re.compile(
+    r"-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----|---- END SSH2 ENCRYPTED PRIVATE KEY ----"
+    r"|Private-MAC:\s*[0-9a-f]+"
+)
+_LONGEST_KEY = 20_000
+_KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=\s:,.()\x80-\xff|\"'>_-]|\\+[nrt\"])+")
+# As much of a key as is there, because logs are cut: headers and lines of base64. Line breaks may be escaped; whatever
 # printed the lines may have numbered or quoted them.
 _BREAK = r"(?:\s|\\+[nrt]|[\"'+>|,]|\b\d{1,5}(?:[:|]|[\x80-\xff]+))"
-_PEM = re.compile(
-    r"-----BEGIN (?P<name>[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?)-----(?:"
-    r"(?:[A-Za-z0-9+/=\s:,.()\x80-\xff|\"'>-]|\\+[nrt\"]){40,20000}?-----END (?P=name)-----"
-    rf"|(?:{_BREAK}+[A-Z][A-Za-z]+(?:-[A-Za-z]+)?: [^\n\\]{{0,100}})*(?:{_BREAK}+[A-Za-z0-9+/=]{{16,}})+"
-    rf"(?:{_BREAK}+[A-Za-z0-9+/=]{{1,15}}\Z)?)"
-    r"|---- BEGIN (?P<ssh>SSH2 ENCRYPTED PRIVATE KEY) ----[^#]{40,20000}?---- END (?P=ssh) ----"
-    r"|PuTTY-User-Key-File-\d:[^#]{40,20000}?Private-MAC:\s*[0-9a-f]+"
+_CUT_KEY = re.compile(
+    rf"(?:{_BREAK}+[A-Z][A-Za-z]+(?:-[A-Za-z]+)?: [^\n\\]{{0,100}})*(?:{_BREAK}+[A-Za-z0-9+/=]{{16,}})+"
+    rf"(?:(?:\n|\\+n){_BREAK}*[A-Za-z0-9+/=]{{1,15}}(?=[ \t]*(?:\n|\\+n|\"|\Z)))?"
 )
 _BASE64_LINE = re.compile(r"[A-Za-z0-9+/=]{30}")
 
 # Escapes end in a letter, which is no part of the token that follows.
-_ESCAPE_BEFORE = re.compile(r"(?:\\[nrtbf]|(?:\x1b|\\(?:u001b|x1b|033|e))\[[0-9;]*m|\\u00[0-9a-f]{2}|%[0-9A-F]{2})$")
+_ESCAPE_BEFORE = re.compile(r"(?:\\[nrtbf]|(?:\x1b|\\(?:u001b|x1b|033|e))\[[0-9;]*m|\\u00[0-9a-f]{2}|%[0-9A-F]{2})\Z")
 _TOKEN_TAIL = re.compile(r"[A-Za-z0-9_-]*")
 _MASK = re.compile(r"(?i)x{6}|example|your[-_]|redacted|\*{3}|\.{3}")
-_VALUE_END = re.compile(r"[\s\"'`<>]")
+# `glpat-the-name-of-a-branch`
+_WORDS = re.compile(r"[a-z]+(?:[-_./][a-z]+){3,}")
+_VALUE_END = re.compile(r"[\s\"'`<>]", re.ASCII)
 
 
 def token_rules() -> Iterator[Rule]:
@@ -114,11 +128,17 @@ def _library_patterns() -> Iterator[tuple[str, re.Pattern[str], str, Callable[[s
             continue
         module = importlib.import_module(f"{_LIBRARY}.{found.name}")
         for plugin in vars(module).values():
-            if isinstance(plugin, type) and plugin.__module__ == module.__name__ and hasattr(plugin, "denylist"):
-                kind = re.sub(r"[^A-Z0-9]+", "_", plugin.secret_type.upper()).strip("_")
+            if getattr(plugin, "__module__", None) != module.__name__:
+                continue
+            if isinstance(plugin, type) and issubclass(plugin, RegexBasedDetector):
+                kind = re.sub(r"[^A-Z0-9]+", "_", str(getattr(plugin, "secret_type", plugin.__name__)).upper()).strip(
+                    "_"
+                )
                 # Only the plugin for web tokens has such a check: it decodes them.
                 accept = getattr(plugin, "is_formally_valid", _is_token)
-                for pattern in plugin.denylist:
+                if found.name in _HARDLY_A_PREFIX:
+                    accept = _is_token_with_digit
+                for pattern in vars(plugin)["denylist"]:
                     yield found.name, pattern, kind, accept
 
 
@@ -163,18 +183,29 @@ def _length(span: tuple[int, int]) -> int:
 
 
 def begins_token(text: str, start: int) -> bool:
-    """Whether a word begins here: in the middle of one stands no token, but base64 or a name that ends like a prefix."""
-    if start == 0 or not text[start - 1].isalnum():
+    """Whether a word begins here: inside of one is base64, or a name that ends like a prefix."""
+    before = text[start - 1 : start]
+    if not (before.isascii() and before.isalnum()):
         return True
     return _ESCAPE_BEFORE.search(text, max(0, start - 16), start) is not None
 
 
 def _is_token(value: str) -> bool:
-    return any(map(str.isdigit, value)) and len(set(value)) >= 8 and _MASK.search(value) is None
+    """The pattern has the prefix, so this is about masks and words alone. Many a token is drawn without a digit."""
+    return len(set(value)) >= 8 and _MASK.search(value) is None and _WORDS.fullmatch(value) is None
+
+
+def _is_token_with_digit(value: str) -> bool:
+    return any(map(str.isdigit, value)) and _is_token(value)
 
 
 def _private_keys(text: str) -> Iterator[Finding]:
-    for match in _PEM.finditer(text):
-        # Code that handles keys names the first line without having a key.
-        if _BASE64_LINE.search(text, match.start(), match.end()):
-            yield Finding(match.start(), match.end(), "PRIVATE_KEY")
+    begins = list(_KEY_BEGIN.finditer(text))
+    for begin, following in zip(begins, [*(later.start() for later in begins[1:]), len(text)], strict=True):
+        limit = min(following, begin.end() + _LONGEST_KEY)
+        end = _KEY_END.search(text, begin.end(), limit)
+        if end is None or not _KEY_BODY.fullmatch(text, begin.end(), end.start()):
+            end = _CUT_KEY.match(text, begin.end(), limit)
+        # Code that handles keys names the first line, maybe the last one too, without having a key.
+        if end is not None and _BASE64_LINE.search(text, begin.end(), end.end()):
+            yield Finding(begin.start(), end.end(), "PRIVATE_KEY")

@@ -1,0 +1,298 @@
+"""Messages and items in OpenAI's forms to turns, results behind the calls they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from composer_replication.ingestion.chat_messages import (
+    call_id_of,
+    call_of,
+    calls_in,
+    joined,
+    reasoning_of,
+    text_of,
+    thinking_of,
+)
+from composer_replication.ingestion.loose_json import decoded, fields, first_of, is_nonzero, text_at
+from composer_replication.ingestion.open_calls import distinct_id
+from composer_replication.ingestion.statistics import IngestionStats
+from composer_replication.traces import Role, Turn, dump_json
+
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "function_call": "assistant",
+    "tool_call": "assistant",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+    "tool_response": "tool",
+}
+"""Whose message it is, by the names that chat logs have for it."""
+# Items of one response are paragraphs of their own.
+_BETWEEN_ITEMS = "\n\n"
+
+
+class Conversation:
+    """Messages and items, taken one by one, to turns: a call's results end up behind the turn that made it.
+
+    Items of one response (reasoning, text, calls) are one turn; it ends at a result or another's message, or with
+    `close`. `context` are the turns in the model's view, without results; `rewind` takes it back to an earlier length.
+    """
+
+    def __init__(
+        self, stats: IngestionStats, *, origin: Callable[[Any], str] | None = None, failed: Callable[[Any], bool]
+    ) -> None:
+        self.context: list[Turn] = []
+        self.last: Turn | None = None
+        self.model: str | None = None
+        self.copying = False
+        self._stats, self._origin, self._failed = stats, origin, failed
+        self._entries: list[Turn] = []
+        self._before: dict[int, Turn | None] = {}
+        self._jumped = False
+        self._open: Turn | None = None
+        self._call_ids: dict[str, list[str]] = {}
+        self._owners: dict[str, Turn] = {}
+        self._made_up: set[str] = set()
+        self._results: dict[str, Turn] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def take(self, item: Any, line: int, timestamp: str | None = None) -> str | None:
+        """Add a message or an item. Returns why it was passed over, or None."""
+        if not isinstance(item, dict):
+            return "not a message"
+        timestamp = timestamp or text_at(item, "timestamp")
+        kind = text_at(item, "type") or ""
+        if kind == "reasoning":
+            return self._take_reasoning(item, line, timestamp)
+        if kind.endswith("_call"):
+            return self._take_call(item, kind, line, timestamp)
+        if kind.endswith("_output"):
+            return self._take_output(item, line, timestamp)
+        role = ROLES.get(text_at(item, "role") or text_at(item, "from") or "")
+        if role is None:
+            return "unknown role" if item.get("role") or item.get("from") else f"item: {kind[:40] or 'no type'}"
+        if role == "assistant":
+            return self._take_assistant(item, kind, line, timestamp)
+        content = item.get("content", item.get("value"))
+        if role == "tool":
+            call_id = text_at(item, "tool_call_id") or text_at(item, "call_id")
+            is_error = item.get("is_error") is True or item.get("isError") is True
+            return self._answer(call_id, content, is_error, line, timestamp, name=text_at(item, "name"))
+        passed_over = None
+        if role == "user" and isinstance(content, list):
+            content, passed_over = self._take_results_in(content, line, timestamp)
+        if content is None:
+            return passed_over if item.get("content") else "message without content"
+        origin = (self._origin(content) if self._origin else "prompt") if role == "user" else None
+        self.add(Turn(role=role, content=text_of(content), origin=origin, timestamp=timestamp, line=line))
+        return passed_over
+
+    def add(self, turn: Turn) -> None:
+        """Put a turn behind what is in view."""
+        self._open = None
+        turn.repeats = turn.repeats or self.copying
+        if self._jumped:
+            self._before[id(turn)] = self.context[-1] if self.context else None
+            self._jumped = False
+        self._entries.append(turn)
+        self.context.append(turn)
+
+    def lead(self, turn: Turn) -> None:
+        """Put a turn before all others."""
+        self._entries.insert(0, turn)
+
+    def close(self) -> None:
+        """The response has ended: the next item begins a new turn."""
+        self._open = None
+
+    def rewind(self, length: int) -> None:
+        """Take the context back to its first `length` turns; 0 begins it anew."""
+        self._open = None
+        if length < len(self.context):
+            self.context = self.context[:length]
+            self._jumped = True
+
+    def turns(self) -> list[Turn]:
+        """All turns, results behind their calls."""
+        ordered: list[Turn] = []
+        ends: dict[int, int] = {}
+        for entry in self._entries:
+            ordered.append(entry)
+            ordered += [self._results[call.id] for call in entry.tool_calls if call.id in self._results]
+            ends[id(entry)] = len(ordered) - 1
+        for entry in self._entries:
+            if id(entry) in self._before:
+                before = self._before[id(entry)]
+                entry.follows = -1 if before is None else ends[id(before)]
+        return ordered
+
+    def _assistant(self, line: int, timestamp: str | None) -> Turn:
+        if self._open is None:
+            turn = Turn(role="assistant", model=self.model, timestamp=timestamp, line=line, tool_calls=[])
+            self.add(turn)
+            self._open = self.last = turn
+        return self._open
+
+    def _take_assistant(self, item: dict[str, Any], kind: str, line: int, timestamp: str | None) -> str | None:
+        content = item.get("content", item.get("value"))
+        calls = calls_in(item)
+        if item.get("from") in ("function_call", "tool_call"):
+            call = decoded(content)
+            if not isinstance(call, dict):
+                return "not a tool call"
+            calls, content = [call], None
+        if content is None and isinstance(item.get("refusal"), str):
+            content = item["refusal"]
+        thinking = thinking_of(item)
+        if content is None and not calls and not thinking:
+            return "message without content"
+        turn = self._assistant(line, timestamp)
+        turn.content = joined([turn.content, text_of(content)], _BETWEEN_ITEMS)
+        turn.thinking = joined([turn.thinking, thinking], _BETWEEN_ITEMS)
+        turn.id = turn.id or text_at(item, "id")
+        for call in calls:
+            if isinstance(call, dict):
+                self._add_call(turn, call)
+            else:
+                self._stats.skipped["not a tool call"] += 1
+        if kind != "message":
+            # A chat message is a whole response; an item is a part of one.
+            self._open = None
+        return None
+
+    def _take_reasoning(self, item: dict[str, Any], line: int, timestamp: str | None) -> str | None:
+        text = reasoning_of(item)
+        if not text:
+            return "reasoning without text"
+        turn = self._assistant(line, timestamp)
+        turn.thinking = joined([turn.thinking, text], _BETWEEN_ITEMS)
+        return None
+
+    def _take_call(self, item: dict[str, Any], kind: str, line: int, timestamp: str | None) -> str | None:
+        name = text_at(item, "name") or kind.removesuffix("_call")
+        namespace = text_at(item, "namespace")
+        if namespace:
+            name = namespace + name if namespace.endswith(("_", ".")) else f"{namespace}.{name}"
+        given = first_of(item, "arguments", "input", "action")
+        if given is None:
+            given = {key: item[key] for key in ("code", "queries", "revised_prompt") if item.get(key) is not None}
+        turn = self._assistant(line, timestamp)
+        call_id = self._add_call(
+            turn, {"id": text_at(item, "call_id") or text_at(item, "id"), "name": name, "arguments": given}
+        )
+        # Tools that run on the provider's side have their result in the call.
+        result = next((item[key] for key in ("output", "outputs", "results", "result") if item.get(key)), None)
+        error = item.get("error")
+        if result is not None or error:
+            text = "[image]" if kind == "image_generation_call" and result else text_of(error or result)
+            failed = bool(error) or item.get("status") == "failed"
+            self._results[call_id] = self._result(call_id, text, failed, line, timestamp)
+        return None
+
+    def _take_output(self, item: dict[str, Any], line: int, timestamp: str | None) -> str | None:
+        output = item.get("output", item.get("tools"))
+        return self._answer(text_at(item, "call_id"), output, False, line, timestamp)
+
+    def _take_results_in(self, parts: list[Any], line: int, timestamp: str | None) -> tuple[Any, str | None]:
+        """Results may stand in a user message, as Anthropic has them. Returns what else is in it."""
+        passed_over = None
+        rest = []
+        for part in parts:
+            if isinstance(part, dict) and part.get("type") == "tool_result":
+                reason = self._answer(
+                    text_at(part, "tool_use_id"), part.get("content"), part.get("is_error") is True, line, timestamp
+                )
+                passed_over = passed_over or reason
+            else:
+                rest.append(part)
+        return (rest or None if len(rest) < len(parts) else parts), passed_over
+
+    def _answer(
+        self,
+        given_id: str | None,
+        output: Any,
+        is_error: bool,
+        line: int,
+        timestamp: str | None,
+        *,
+        name: str | None = None,
+    ) -> str | None:
+        self._open = None
+        call_id = self._asked(given_id, name)
+        if call_id is None and given_id in self._call_ids:
+            self._stats.duplicate_results += 1
+            return "second result of a call"
+        failed = is_error or self._failed(output)
+        result = self._result(call_id or given_id or f"line {line}", _output_text(output), failed, line, timestamp)
+        if call_id is None:
+            self.add(result)
+        else:
+            self._results[call_id] = result
+        return None
+
+    def _result(self, call_id: str, text: str, failed: bool, line: int, timestamp: str | None) -> Turn:
+        return Turn(
+            role="tool",
+            content=text,
+            tool_call_id=call_id,
+            is_error=failed,
+            timestamp=timestamp,
+            line=line,
+            repeats=self.copying,
+        )
+
+    def _asked(self, given_id: str | None, name: str | None) -> str | None:
+        """The call that a result answers: by its id, else, where the log has no ids, by its place."""
+        if given_id in self._call_ids:
+            waiting = [one for one in self._call_ids[given_id] if one not in self._results]
+            # Ids that begin anew with every turn: the newest turn's calls are meant, in their order.
+            return next((one for one in waiting if self._owners[one] is self._owners[waiting[-1]]), None)
+        calls = [call for call in self.last.tool_calls if call.id not in self._results] if self.last else []
+        if given_id is not None:
+            calls = [call for call in calls if call.id in self._made_up]
+        calls = [call for call in calls if call.name == name] or calls
+        return calls[0].id if calls else None
+
+    def _add_call(self, turn: Turn, call: dict[str, Any]) -> str:
+        """Add a call under an id that no other call of the trace has."""
+        given_id = call_id_of(call)
+        made = call_of(call, f"call {len(self._owners) + 1}")
+        made.id = distinct_id(made.id, self._owners)
+        if given_id is None:
+            self._made_up.add(made.id)
+        else:
+            self._call_ids.setdefault(given_id, []).append(made.id)
+        self._owners[made.id] = turn
+        turn.tool_calls.append(made)
+        return made.id
+
+
+def says_error(value: Any) -> bool:
+    """Whether a result is a JSON object that says that it is an error, or has an exit code other than 0."""
+    if isinstance(value, str):
+        value = decoded(value) if value.lstrip()[:1] == "{" else None
+    record = fields(value)
+    if record.get("is_error") is True or record.get("isError") is True:
+        return True
+    return any(is_nonzero(record.get(key)) for key in ("exit_code", "exitCode", "returncode"))
+
+
+def _output_text(output: Any) -> str:
+    if isinstance(output, dict):
+        inner = next((output[key] for key in ("content", "output") if isinstance(output.get(key), str | list)), output)
+        return text_of(inner)
+    if isinstance(output, list) and output and all(isinstance(part, dict) and "name" in part for part in output):
+        return dump_json(output)  # tools that a search found
+    return text_of(output)

@@ -1,0 +1,80 @@
+"""Guards for JSON values of any type: a log may hold anything anywhere, and a reader takes only what it can use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from composer_replication.ingestion.log_file import decode_value
+
+
+def fields(value: Any) -> dict[str, Any]:
+    """A JSON object, or an empty one where the log has something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Any) -> list[Any]:
+    """A JSON array (as a new list), or an empty one where the log has something else."""
+    return list(value) if isinstance(value, list) else []
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    """The objects in a JSON array; none where the log has something else."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def text_or_none(value: Any) -> str | None:
+    """A string that says something, or None."""
+    return value if isinstance(value, str) and value else None
+
+
+def text_at(record: Mapping[str, Any], key: str) -> str | None:
+    """The text under a key; None if there is none, or something else."""
+    return text_or_none(record.get(key))
+
+
+def first_of(record: Any, *keys: str) -> Any:
+    """The first value under one of the keys that is not null; None if there is none, or no object."""
+    if not isinstance(record, Mapping):
+        return None
+    return next((record[key] for key in keys if record.get(key) is not None), None)
+
+
+def name_of(value: Any) -> str:
+    """A type, role or kind as a log has it, short enough to count by."""
+    return (value if isinstance(value, str) else type(value).__name__)[:40]
+
+
+def whole(value: Any) -> int:
+    """A count that fits 63 bits, or 0."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63 else 0
+
+
+def is_nonzero(code: Any) -> bool:
+    """Whether this is an exit code, and one of a failure."""
+    return isinstance(code, int) and not isinstance(code, bool) and code != 0
+
+
+def time_of(value: Any) -> str | None:
+    """A time as text: as the log has it, or made from seconds since 1970."""
+    if isinstance(value, str):
+        return value or None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return datetime.fromtimestamp(value, tz=timezone.utc).isoformat()
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def decoded(value: Any) -> Any:
+    """A value that may be JSON text; `UNREADABLE` if it is text, but not JSON."""
+    return decode_value(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else value
+
+
+def known(record: dict[str, Any]) -> dict[str, Any]:
+    """The entries that have a value."""
+    return {key: value for key, value in record.items() if value is not None and value not in ("", {}, [])}
