@@ -274,6 +274,7 @@ def test_tool_use_result_is_ignored_whatever_it_is(tmp_path: Path, copy: Any) ->
         ("plain <system-reminder>x</system-reminder>", "plain <system-reminder>x</system-reminder>"),
         ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
         ([{"type": "image", "source": {}}], "[image]"),
+        ([{"type": "text", "text": ""}, {"type": "image", "text": "no"}], "\n[image]"),
         ([{"type": "tool_reference", "tool_name": "X"}], "[tool_reference]"),
         ([], ""),
         (None, ""),

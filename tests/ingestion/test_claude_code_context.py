@@ -136,6 +136,25 @@ def test_a_branch_that_is_continued_was_no_rewind(tmp_path: Path) -> None:
     assert contents(histories(session.write(tmp_path))[-1]) == ["ready", "one", "first", "two"]
 
 
+def test_an_answer_to_the_first_prompt_shows_that_it_was_no_rewind(tmp_path: Path) -> None:
+    session = Session()
+    fork = session.says("m1", "ready")
+    first = session.prompt("one", parentUuid=fork["uuid"])
+    session.prompt("two", parentUuid=fork["uuid"])
+    session.says("m2", "both", parentUuid=first["uuid"])
+    assert contents(histories(session.write(tmp_path))[-1]) == ["ready", "one", "two"]
+
+
+def test_an_answer_to_the_second_prompt_leaves_the_rewind(tmp_path: Path) -> None:
+    session = Session()
+    fork = session.says("m1", "ready")
+    session.prompt("one", parentUuid=fork["uuid"])
+    second = session.prompt("two", parentUuid=fork["uuid"])
+    session.says("m2", "a", parentUuid=second["uuid"])
+    session.says("m3", "b", parentUuid=fork["uuid"])
+    assert contents(histories(session.write(tmp_path))[-1]) == ["ready", "two", "a"]
+
+
 def test_a_rewind_to_the_start_of_a_compacted_context_stays_in_it(tmp_path: Path) -> None:
     session = Session()
     session.prompt("go")
