@@ -313,6 +313,36 @@ def test_clearing_costs_no_more_for_each_boundary_of_a_longer_trace() -> None:
     assert cost(800) < 5 * cost(200)
 
 
+def newest_that_fit(messages: Sequence[Message], limit: int) -> list[Message]:
+    """A history cut the plain way: from its end, a call with its results at a time, the newest whatever it costs."""
+    rest = list(messages)
+    lead = [rest.pop(0) for message in messages if message["role"] == "system"]
+    room = limit - sum(estimate_tokens(message["content"]) for message in lead)
+    kept: list[Message] = []
+    while rest:
+        unit = [rest.pop()]
+        while unit[0]["role"] == "tool":
+            unit.insert(0, rest.pop())
+        for message in unit:
+            calls = [call["function"] for call in message.get("tool_calls", ())]
+            text = message["content"] + "".join(call["name"] + call["arguments"] for call in calls)
+            room -= estimate_tokens(text)
+        if room < 0 and kept:
+            break
+        kept = unit + kept
+    return lead + kept
+
+
+@given(wild_traces(), st.integers(1, 60))
+def test_a_limit_keeps_the_newest_that_fit_in_every_branch(trace: Trace, limit: int) -> None:
+    for turn in trace.turns:
+        if turn.role == "system":
+            turn.role = "user"
+    options: dict[str, Any] = {"system_prompt": "Be brief."}
+    for whole, cut in zip(trace.states(**options), trace.states(**options, max_history_tokens=limit), strict=True):
+        assert cut["messages"] == newest_that_fit(whole["messages"], limit)
+
+
 def test_memory_grows_with_the_trace_and_not_with_its_square() -> None:
     def cost(length: int) -> int:
         turns = [turn for number in range(length) for turn in (user(f"question {number}"), says(f"answer {number}"))]
@@ -383,6 +413,17 @@ def test_truncation_is_the_plain_rule(trace: Trace, limit: int, data: st.DataObj
     whole = [list(state["messages"]) for state in trace.states(system_prompt="S")]
     cut = list(trace.states(system_prompt="S", max_history_tokens=limit, count_tokens=len))
     assert [list(state["messages"]) for state in cut] == [truncated(messages, limit) for messages in whole]
+
+
+def test_what_is_cleared_makes_room_for_older_messages() -> None:
+    trace = trace_of(
+        user("go"), says("a", "c1"), result("c1", "r" * 400), says("b"), says("c", clears=["c1"]), says("d")
+    )
+    assert seen(trace, max_history_tokens=50)[1:] == [
+        ["a", "r" * 400],
+        ["go", "a", CLEARED_RESULT, "b"],
+        ["go", "a", CLEARED_RESULT, "b", "c"],
+    ]
 
 
 def test_truncation_can_be_told() -> None:
