@@ -40,6 +40,7 @@ MODULES = (
     "composer_replication.distillation.fused.logprobs",
     "composer_replication.doctor",
     "composer_replication.traces",
+    "composer_replication.histories",
     "composer_replication.ingestion.formats",
     "composer_replication.ingestion.log_file",
     "composer_replication.ingestion.statistics",

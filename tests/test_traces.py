@@ -15,11 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from composer_replication.histories import CLEARED_RESULT, NO_RESULT, Context, History, estimate_tokens, is_truncated
 from composer_replication.traces import (
-    CLEARED_RESULT,
-    NO_RESULT,
-    Context,
-    History,
     Message,
     Source,
     ToolCall,
@@ -28,8 +25,6 @@ from composer_replication.traces import (
     TraceState,
     Turn,
     Usage,
-    estimate_tokens,
-    is_truncated,
     parse_arguments,
     render_action,
 )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from claude_sessions import SESSION_ID, Session, read_file, shape
 
+from composer_replication.histories import CLEARED_RESULT
 from composer_replication.ingestion.claude_code import ClaudeCodeIngester
-from composer_replication.traces import CLEARED_RESULT
 
 
 def inline_session() -> Session:

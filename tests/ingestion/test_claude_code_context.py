@@ -18,7 +18,7 @@ from claude_sessions import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_replication.traces import CLEARED_RESULT, NO_RESULT
+from composer_replication.histories import CLEARED_RESULT, NO_RESULT
 
 
 def test_after_a_compaction_the_summary_is_the_context(tmp_path: Path) -> None:

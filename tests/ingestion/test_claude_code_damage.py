@@ -18,7 +18,7 @@ from claude_sessions import (
     write_lines,
 )
 
-from composer_replication.traces import NO_RESULT
+from composer_replication.histories import NO_RESULT
 
 
 def test_calls_without_results_and_results_without_calls_are_counted(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from claude_sessions import Session, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
+from composer_replication.histories import estimate_tokens
 from composer_replication.ingestion.claude_code import SYSTEM_PROMPT, ClaudeCodeIngester
-from composer_replication.traces import TraceState, estimate_tokens
+from composer_replication.traces import TraceState
 
 
 def small_session() -> Session:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from composer_replication.histories import is_truncated
 from composer_replication.ingestion.claude_code.reader import read
 from composer_replication.ingestion.formats import ReadOptions
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import Trace, TraceState, is_truncated
+from composer_replication.traces import Trace, TraceState
 
 SYSTEM_PROMPT = (
     "You are a senior software engineer working as a coding agent in a terminal environment. You read and change files "
