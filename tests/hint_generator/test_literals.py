@@ -47,11 +47,17 @@ def test_a_match_holds_one_of_the_literals(pattern: str, text: str) -> None:
 
 @given(st.text("abcdefgABC. \n", max_size=30))
 def test_rules_find_what_trying_every_pattern_finds(text: str) -> None:
-    given = [(f"kind {number}", pattern) for number, pattern in enumerate(PATTERNS)]
+    given = [(f"kind {number}", pattern) for number, pattern in enumerate([*PATTERNS, r"^\w\.$"])]
     for flags in (re.RegexFlag(0), re.IGNORECASE, re.MULTILINE):
         expected = next((kind for kind, pattern in given if re.search(pattern, text, flags)), None)
         found = Rules(flags, *given).find(text)
         assert (found and found[0]) == expected
+
+
+def test_a_rule_without_a_literal_is_always_tried() -> None:
+    found = Rules(re.MULTILINE, ("letters", "abc"), ("digits", r"^\d+$")).find("12")
+    assert found is not None
+    assert found[0] == "digits"
 
 
 def test_rules_are_tried_in_order_and_join() -> None:

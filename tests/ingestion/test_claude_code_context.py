@@ -225,6 +225,16 @@ def test_a_result_that_comes_after_the_model_went_on_was_not_seen_before(tmp_pat
     assert (stats.n_tool_results, stats.results_without_call, stats.calls_without_result) == (1, 0, 0)
 
 
+def test_a_result_that_was_only_written_late_stays_with_its_call(tmp_path: Path) -> None:
+    session = Session()
+    session.prompt("first")
+    session.calls("m1", "c1")
+    session.prompt("a reminder", isMeta=True)
+    session.says("m2", "fine")
+    session.result("c1", "in time")
+    assert contents(histories(session.write(tmp_path))[1]) == ["first", "", "in time", "a reminder"]
+
+
 def test_two_notices_behind_one_record_are_no_rewind(tmp_path: Path) -> None:
     session = Session()
     fork = session.says("m1", "ready")

@@ -199,3 +199,13 @@ def test_the_extension_says_nothing(tmp_path: Path) -> None:
         found = find_format(LogFile(session.write(tmp_path, name)))
         assert found is not None
         assert found.name == "claude_code"
+
+
+def test_a_format_that_shows_late_is_found_in_a_long_log(tmp_path: Path) -> None:
+    session = Session()
+    for number in range(100):
+        session.prompt(f"prompt {number}")
+    lines = [b'{"note": "added by another program"}'] * 5 + session.lines()
+    found = find_format(LogFile(write_lines(tmp_path / "a.jsonl", lines)))
+    assert found is not None
+    assert found.name == "claude_code"

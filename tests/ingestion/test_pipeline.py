@@ -218,3 +218,25 @@ def test_every_trace_is_also_an_example_and_has_its_states(tmp_path: Path) -> No
     assert [state["state_id"] for state in trace.states()] == [f"{trace.trace_id}::{n:04d}" for n in range(2)]
     raw = json.loads(line)
     assert [one["content"] for one in raw["turns"]] == [one["content"] for one in trace.example()["turns"]]
+
+
+def test_what_other_code_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = write(tmp_path / "s1.jsonl", session("a"))
+    ingest(log, into=tmp_path / "out")
+    assert ingest(log, into=tmp_path / "out").unchanged == 1
+    monkeypatch.setattr("composer_replication.ingestion.source._code_digest", lambda: "another version")
+    assert ingest(log, into=tmp_path / "out").unchanged == 0
+
+
+def test_a_turn_that_a_log_itself_repeats_is_no_state(tmp_path: Path) -> None:
+    def call(*messages: str) -> str:
+        said = [{"role": "user" if n % 2 == 0 else "assistant", "content": text} for n, text in enumerate(messages)]
+        answer = {"choices": [{"message": said.pop()}]}
+        return json.dumps({"request": {"messages": said}, "response": answer})
+
+    log = tmp_path / "proxy.jsonl"
+    log.write_text(call("hello", "hi") + "\n" + call("hello", "hi", "and now?", "done") + "\n")
+    report = ingest(log, into=tmp_path / "out")
+    states = [state for trace in load_traces(tmp_path / "out") for state in trace.states()]
+    assert (report.stats.n_states_emitted, len(states)) == (2, 2)
+    assert sum(turn.role == "assistant" for trace in load_traces(tmp_path / "out") for turn in trace.turns) == 3
