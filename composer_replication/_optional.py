@@ -30,7 +30,7 @@ class Extra:
 
 
 EXTRAS: dict[str, Extra] = {
-    "replay": Extra("replay traces with teacher models", ("openai", "genai_prices")),
+    "replay": Extra("replay traces with teacher models", ("openai", "rapidfuzz", "pyarrow", "starlette", "uvicorn")),
     "replaysim": Extra("normalise preference pairs", ("data_juicer", "ray", "aiohttp")),
     "train": Extra("train with TRL", ("trl", "peft", "accelerate", "datasets")),
     "diloco": Extra("DiLoCo outer loop over torchft", ("torchft",)),
@@ -44,7 +44,7 @@ EXTRAS: dict[str, Extra] = {
         "PRIME-RL recipe", ("prime_rl",), "not on the package index: install PRIME-RL from its repository"
     ),
     "quickstart": Extra("the demo", ("trl", "gguf")),
-    "dev": Extra("lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "openai")),
+    "dev": Extra("lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "data_juicer")),
 }
 
 

@@ -156,7 +156,7 @@ class Context:
     def _render(self, turn: Turn) -> list[Message]:
         if turn.role == "assistant":
             self._open_calls = [call.id for call in turn.tool_calls]
-            return [_assistant_message(turn, strip_thinking=self._strip_thinking)]
+            return [assistant_message(turn, strip_thinking=self._strip_thinking)]
         if turn.role == "tool":
             if turn.tool_call_id in self._open_calls:
                 self._open_calls.remove(turn.tool_call_id)
@@ -243,7 +243,8 @@ def _unanswered(messages: Sequence[Message]) -> list[str]:
     return [call["id"] for call in calls if call["id"] not in answered]
 
 
-def _assistant_message(turn: Turn, *, strip_thinking: bool) -> Message:
+def assistant_message(turn: Turn, *, strip_thinking: bool = True) -> Message:
+    """An assistant turn as a chat message, with its calls in OpenAI's form."""
     shown = (turn.content,) if strip_thinking else (thinking_block(turn), turn.content)
     message: Message = {"role": "assistant", "content": "\n".join(part for part in shown if part)}
     if turn.tool_calls:

@@ -8,6 +8,7 @@ to the collator. Encoded as JSON, a trace is itself a valid `TraceExample`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -19,6 +20,8 @@ Message: TypeAlias = dict[str, Any]
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 _DEEPEST = 100
+_THINKING = re.compile(r"\[THINKING\]\n(?P<thinking>.*?)\n\[/THINKING\](?:\n|\Z)", re.DOTALL)
+_CALL = re.compile(r"^\[TOOL_USE\] name=(.*?) input=", re.MULTILINE)
 
 
 class TraceState(TypedDict):
@@ -221,6 +224,22 @@ def render_action(turn: Turn) -> str:
         given = call.raw_arguments if call.raw_arguments is not None else dump_json(call.arguments)
         parts.append(f"[TOOL_USE] name={call.name} input={given}")
     return "\n".join(parts)
+
+
+def parse_action(action: str) -> Turn:
+    """The assistant turn that `render_action` made this text of; its calls are numbered, as the text has no ids.
+
+    A call's arguments that are no JSON object come back as `raw_arguments`.
+    """
+    thinking, content, calls = "", action, []
+    if (found := _THINKING.match(action)) is not None:
+        thinking, content = found["thinking"], action[found.end() :]
+    content, *given = _CALL.split(content)
+    for index, (name, text) in enumerate(zip(given[::2], given[1::2], strict=True)):
+        is_last = index * 2 + 2 == len(given)
+        arguments, raw = parse_arguments(text if is_last else text.removesuffix("\n"))
+        calls.append(ToolCall(f"call_{index}", name, arguments, raw))
+    return Turn("assistant", content.removesuffix("\n") if calls else content, thinking=thinking, tool_calls=calls)
 
 
 def thinking_block(turn: Turn) -> str:

@@ -1,0 +1,54 @@
+"""What teacher replay hands on: a row for every answer of a teacher, and preference pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from composer_replication.traces import Message
+
+
+class _TeacherCall(TypedDict):
+    state_id: str
+    teacher_slug: str
+    response_text: str | None
+    latency_s: float
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float
+    error: str | None
+
+
+class TeacherCallResult(_TeacherCall, total=False):
+    """What one teacher did at one state.
+
+    `response_text` is the answer in the form of `render_action`, so that it compares with the student's action; it is
+    None if there was none, and `error` says why. `prompt_tokens` counts the whole prompt; `cached_tokens` is the part
+    of it that the provider had cached. `cost_usd` is what the answer cost when it was made; `stored` marks one that
+    the ledger already had, which cost nothing this time.
+    """
+
+    cached_tokens: int
+    stored: bool
+
+
+class _Pair(TypedDict):
+    state_id: str
+    state_messages: Sequence[Message]
+    chosen: str
+    rejected: str
+    n_teachers_agreeing: int
+
+
+class DPOPair(_Pair, total=False):
+    """Teachers agreed on `chosen` where the student did `rejected`; both without thinking.
+
+    `teachers` are those that agreed, `margin` is by how many they outnumber the next best action (the student's own
+    counts as one), `similarity` is how alike their answers are (1.0: the same), `tools` are the definitions that the
+    teachers were given.
+    """
+
+    teachers: list[str]
+    margin: int
+    similarity: float
+    tools: list[dict[str, Any]]
