@@ -10,23 +10,17 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from composer_replication.teacher_replay.redaction import Redacts
 from composer_replication.traces import Message, TraceState, dump_json, parse_arguments
 
 _ENCODER = msgspec.json.Encoder()
 _CACHE_MARK = {"type": "ephemeral"}
 # Providers take four marks; a prompt shorter than this is cached by none of them.
 _SHORTEST_CACHED = 4096
-
-
-class Redacts(Protocol):
-    """What `Redactor` does: `value` learns while it replaces, `value_again` replaces what was learned later."""
-
-    def value(self, value: Any, /) -> Any: ...
-    def value_again(self, value: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from composer_replication.teacher_replay.gating import Gate, GateChoice, gate_fo
 from composer_replication.teacher_replay.known_prompts import KnownPrompts
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for
 from composer_replication.teacher_replay.prices import to_nano, to_usd
-from composer_replication.teacher_replay.prompts import Prompt, PromptWriter, Redacts
+from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
 from composer_replication.teacher_replay.records import TeacherCallResult
+from composer_replication.teacher_replay.redaction import new_redactor
 from composer_replication.teacher_replay.replay_report import ReplayReport
 from composer_replication.teacher_replay.teachers import (
     DEFAULT_TEACHERS,
@@ -246,7 +247,7 @@ class Replay:
     async def _trace(self, trace: TraceToReplay) -> list[TeacherCallResult]:
         teachers = self._teachers_for(trace)
         tools = complete_tools(trace.tools, trace.states)
-        running = _Running(trace, PromptWriter(trace.states, tools, _redactor() if self._options.redact else None))
+        running = _Running(trace, PromptWriter(trace.states, tools, new_redactor() if self._options.redact else None))
         for teacher in teachers:
             running.known[teacher.slug] = KnownPrompts()
         self.report.traces += 1
@@ -291,7 +292,7 @@ class Replay:
                 return [row for row in await asyncio.gather(*calls) if row is not None]
             finally:
                 await _cancel(calls)
-        rows = await self._one_by_one(running, state, prompt, _cheapest_first(teachers), self._gate)
+        rows = await self._one_by_one(running, state, prompt, cheapest_first(teachers), self._gate)
         return [rows[teacher.slug] for teacher in teachers if teacher.slug in rows]
 
     async def _one_by_one(
@@ -389,15 +390,10 @@ def _why_unusable(finish: str, text: str, teacher: Teacher) -> str | None:
     return None if text.strip() else "the answer is empty"
 
 
-def _cheapest_first(teachers: Sequence[Teacher]) -> list[Teacher]:
+def cheapest_first(teachers: Sequence[Teacher]) -> list[Teacher]:
+    """The order in which a gate asks."""
     # A call is long in and short out.
     return sorted(teachers, key=lambda teacher: teacher.price.worst_case(20, 1))
-
-
-def _redactor() -> Redacts:
-    from composer_replication.ingestion.redaction import Redactor
-
-    return Redactor()
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
