@@ -145,6 +145,6 @@ def test_the_default_teachers_are_three_with_the_prices_of_genai_prices() -> Non
     ]
     for teacher in DEFAULT_TEACHERS:
         prices = listed(teacher["slug"])
-        assert {name: per_million(teacher[f"{name}_per_mtok"]) for name in prices} == {  # type: ignore[literal-required]
+        assert {name: per_million(teacher[f"{name}_per_mtok"]) for name in prices} == {
             name: per_million(price) for name, price in prices.items()
         }
