@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -14,11 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.action_judge import ActionJudge
-    from composer_replication.teacher_replay.agreement.comparison import Comparer
     from composer_replication.teacher_replay.agreement.judge import JudgedComparer
-    from composer_replication.teacher_replay.pair_report import PairReport
-    from composer_replication.teacher_replay.records import DPOPair
+    from composer_replication.teacher_replay.replay_folder import ReplayFolder
+    from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
 
 
 def pairs(
@@ -66,29 +63,92 @@ def pairs(
 
     Exit code 1: there is no pair.
     """
-    from composer_replication.teacher_replay.pair_files import PairFiles
-    from composer_replication.teacher_replay.pair_report import PairReport
+    from composer_replication.teacher_replay.pair_files import load_pairs, save_pairs, save_preference
     from composer_replication.teacher_replay.replay_folder import ReplayFolder
+    from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
 
+    if judge is not None and judges is not None:
+        raise typer.BadParameter("give --judge or --judges, not both")
+    if not traces.exists():
+        raise typer.BadParameter(f"{traces}: there is no such folder of traces, or file of states")
     try:
         folder = ReplayFolder(replayed)
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
-    if not traces.exists():
-        raise typer.BadParameter(f"{traces}: there is no such folder of traces, or file of states")
-    report = PairReport()
     with ExitStack() as stack:
-        comparer, judged = _comparer(agreement, judge, judges, env_file, max_usd, folder, stack)
-        files = stack.enter_context(PairFiles(output, preference))
-        related: dict[str, str] = {}
-        for one in _reports(traces, folder, comparer, threshold, min_margin, exclude_same_family, related):
-            files.add(one.pairs)
-            one.pairs.clear()
-            report.add(one)
-    figures: dict[str, Any] = {**report.as_dict(), "same_family": related, "judge": judged and judged.as_dict()}
+        judged = None
+        if judge is not None or judges is not None:
+            judged = _judged(agreement, judge, judges, env_file, max_usd, folder, stack)
+        found = ReplayedPairs(
+            traces,
+            folder,
+            agreement=judged or agreement,
+            agreement_threshold=threshold,
+            min_margin=min_margin,
+            exclude_same_family=exclude_same_family,
+        )
+        save_pairs(found, output)
+    if preference is not None:
+        save_preference(load_pairs(output), preference)
     if as_json:
+        asked = None if judged is None else {"asked": judged.asked, "said_same": judged.said_same}
+        figures = {**found.report.as_dict(), "same_family": found.same_family, "judge": asked}
         typer.echo(json.dumps(figures, indent=2))
     else:
-        _show(Console(emoji=False, highlight=False), report, related, exclude_same_family, output)
-    if not report.pair_count:
+        _show(Console(emoji=False, highlight=False), found, judged, output, excluded=exclude_same_family)
+    if not found.report.pair_count:
         raise typer.Exit(1)
+
+
+def _judged(
+    agreement: Literal["action", "exact"],
+    slug: str | None,
+    file: Path | None,
+    env_file: Path | None,
+    max_usd: float,
+    folder: ReplayFolder,
+    stack: ExitStack,
+) -> JudgedComparer:
+    from composer_replication.teacher_replay.action_judge import ActionJudge
+    from composer_replication.teacher_replay.agreement.judge import JudgedComparer
+    from composer_replication.teacher_replay.pairs import comparer_for
+    from composer_replication.teacher_replay.teachers import TeacherError, load_teachers, resolve_teachers
+
+    try:
+        specs = load_teachers(file)[:1] if file is not None else [slug or ""]
+        (teacher,) = resolve_teachers(specs, env_file=env_file)
+    except (TeacherError, FileNotFoundError) as error:
+        raise typer.BadParameter(f"the judge: {error}") from None
+    asks = stack.enter_context(ActionJudge(teacher, max_total_usd=max_usd, ledger=folder.ledger))
+    return JudgedComparer(comparer_for(agreement), asks)
+
+
+def _show(
+    console: Console, found: ReplayedPairs, judged: JudgedComparer | None, output: Path, *, excluded: bool
+) -> None:
+    report = found.report
+    table = Table("", "count", show_header=False)
+    table.columns[1].justify = "right"
+    table.add_row("states", f"{report.states:,}")
+    table.add_row("  with answers", f"{report.states_with_answers:,}")
+    for support, count in sorted(report.histogram.items()):
+        table.add_row(f"    {support} teachers agree against the student", f"{count:,}")
+    table.add_row("  where teachers side with the student", f"{report.student_supported:,}")
+    table.add_row("  too few agree", f"{report.below_threshold:,}")
+    table.add_row("  too small a margin", f"{report.below_margin:,}")
+    table.add_row("  ties", f"{report.ties:,}")
+    table.add_row("rows without an answer", f"{report.failed_rows:,}")
+    table.add_row("pairs", f"{report.pair_count:,}", style="bold")
+    console.print(table)
+    votes = Table("teacher", "answers", "with the student", "behind a pair")
+    for column in votes.columns[1:]:
+        column.justify = "right"
+    for slug, its in sorted(report.by_teacher.items()):
+        votes.add_row(escape(slug), f"{its.answers:,}", f"{its.with_student:,}", f"{its.in_pairs:,}")
+    console.print(votes)
+    if judged is not None:
+        console.print(f"the judge was asked {judged.asked:,} times, and found {judged.said_same:,} the same")
+    for slug, family in found.same_family.items():
+        what = "its votes do not count" if excluded else "--exclude-same-family leaves it out"
+        console.print(f"[yellow]same family:[/] {escape(slug)} is a {escape(family)}, as the student was; {what}")
+    console.print(f"pairs: {escape(str(output))}")
