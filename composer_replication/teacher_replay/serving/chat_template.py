@@ -1,16 +1,18 @@
 """A conversation in OpenAI's form, as the prompt that a model's own chat template makes of it.
 
-Templates differ in what they refuse: several calls in one message, ids of another length, system messages, two
-messages of one role in a row. What a template refuses is put in other words, one step at a time, until it is accepted;
-a template that knows no tools gets them as text, in the form of Hermes.
+Templates differ in what they take: several calls in one message, ids of any length, system messages anywhere, two
+messages of one role in a row. What a template drops without a word is found out once, by trying; what it refuses is put
+in other words, one step at a time, until it is accepted. A template that knows no tools gets them as text, in the form
+of Hermes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
+import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -18,9 +20,8 @@ from jinja2.exceptions import TemplateError
 from composer_replication.teacher_replay.serving.answering import QuestionError
 from composer_replication.traces import Message, parse_arguments
 
-logger = logging.getLogger(__name__)
-
 _Tools = list[dict[str, Any]] | None
+_Step = Callable[[list[Message], _Tools], tuple[list[Message], _Tools]]
 
 _TOOLS_AS_TEXT = """\
 You may call these functions:
@@ -47,7 +48,11 @@ class ChatTemplate:
         if not getattr(tokenizer, "chat_template", None):
             raise ValueError("the tokenizer has no chat template: choose a model that was trained to chat")
         self._tokenizer = tokenizer
-        self._knows_tools = self._renders_tools()
+        self._always: list[_Step] = [] if self._shows([_ASKED, *_probe_calls(1)]) else [_tools_as_text]
+        if not self._always and not self._shows([_ASKED, *_probe_calls(2)]):
+            self._always.append(_one_call_a_message)
+        if not self._shows([{"role": "system", "content": "probe_first"}, _ASKED, *_PROBE_TURNS]):
+            self._always.append(_system_only_first)
 
     def prompt(self, messages: Sequence[Message], tools: _Tools = None) -> str:
         """The text that the model is to continue.
@@ -56,16 +61,12 @@ class ChatTemplate:
             QuestionError: the template refuses the conversation in every form.
         """
         rewritten = [_for_templates(message) for message in messages]
-        steps = _STEPS
-        has_tools = bool(tools) or any(message["role"] == "tool" or "tool_calls" in message for message in rewritten)
-        if has_tools and not self._knows_tools:
-            rewritten, tools = _tools_as_text(rewritten, tools)
-            steps = tuple(step for step in steps if step is not _tools_as_text)
+        for step in self._always:
+            rewritten, tools = step(rewritten, tools)
         refusal: Exception | None = None
-        for step in (None, *steps):
-            if step is not None:
-                rewritten, tools = step(rewritten, tools)
-                logger.debug("the chat template refuses a conversation (%s): trying %s", refusal, step.__name__)
+        for further in (None, *(step for step in _STEPS if step not in self._always)):
+            if further is not None:
+                rewritten, tools = further(rewritten, tools)
             try:
                 return _sound(self._render(rewritten, tools))
             except _REFUSALS as error:
@@ -80,25 +81,48 @@ class ChatTemplate:
         )
         return text
 
-    def _renders_tools(self) -> bool:
-        """Whether the template shows tools, calls and results; some drop them without a word, others refuse them."""
-        call = {
-            "id": "a1b2c3d4e",
-            "type": "function",
-            "function": {"name": "probe_tool", "arguments": {"probe_key": 1}},
-        }
-        messages: list[Message] = [
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "a1b2c3d4e", "name": "probe_tool", "content": "probe_result"},
-        ]
-        schema = {"type": "object", "properties": {"probe_key": {"type": "integer"}}, "required": ["probe_key"]}
-        function = {"name": "probe_tool", "description": "probe_definition", "parameters": schema}
+    def _shows(self, messages: list[Message]) -> bool:
+        """Whether the template takes a conversation and shows every `probe_…` in it."""
+        tools = [_PROBE_TOOL] if any(message["role"] == "tool" for message in messages) else None
         try:
-            text = self._render(messages, [{"type": "function", "function": function}])
+            text = self._render(messages, tools)
         except _REFUSALS:
             return False
-        return all(part in text for part in ("probe_definition", "probe_tool", "probe_key", "probe_result"))
+        return all(word in text for word in _PROBE_WORD.findall(json.dumps([messages, tools])))
+
+
+# What templates are tried with. The ids are of the one form that all of them take.
+_PROBE_WORD = re.compile(r"probe_\w+")
+_PROBE_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "probe_definition",
+        "parameters": {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]},
+    },
+}
+_ASKED: Message = {"role": "user", "content": "probe_question"}
+_PROBE_TURNS: list[Message] = [
+    {"role": "assistant", "content": "probe_answer"},
+    {"role": "system", "content": "probe_middle"},
+    {"role": "user", "content": "probe_again"},
+]
+
+
+def _probe_calls(count: int) -> list[Message]:
+    calls = [
+        {
+            "id": f"a1b2c3d4{number}",
+            "type": "function",
+            "function": {"name": "probe_tool", "arguments": {"key": f"probe_value_{number}"}},
+        }
+        for number in range(count)
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "name": "probe_tool", "content": f"probe_result_{number}"}
+        for number, call in enumerate(calls)
+    ]
+    return [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
 
 
 def _for_templates(message: Message) -> Message:
@@ -119,23 +143,22 @@ def _call_for_templates(call: dict[str, Any]) -> dict[str, Any]:
 def _one_call_a_message(messages: list[Message], tools: _Tools) -> tuple[list[Message], _Tools]:
     """Each call in a message of its own, with its result behind it."""
     parted: list[Message] = []
-    results: dict[str, list[Message]] = {}
-    for message in messages:
-        if message["role"] == "tool":
-            results.setdefault(message.get("tool_call_id", ""), []).append(message)
     placed: set[int] = set()
-    for message in messages:
+    for index, message in enumerate(messages):
         calls = message.get("tool_calls", ())
         if len(calls) < 2:
-            if id(message) not in placed:
+            if index not in placed:
                 parted.append(message)
             continue
-        for index, call in enumerate(calls):
-            parted.append({**message, "content": "" if index else message["content"], "tool_calls": [call]})
-            result = next((one for one in results.get(call.get("id", ""), ()) if id(one) not in placed), None)
-            if result is not None:
-                placed.add(id(result))
-                parted.append(result)
+        # Ids may come again later: only the results right behind the calls are theirs.
+        results = list(takewhile(lambda place: messages[place]["role"] == "tool", range(index + 1, len(messages))))
+        for number, call in enumerate(calls):
+            parted.append({**message, "content": "" if number else message["content"], "tool_calls": [call]})
+            for place in results:
+                if place not in placed and messages[place].get("tool_call_id") == call.get("id"):
+                    placed.add(place)
+                    parted.append(messages[place])
+                    break
     return parted, tools
 
 
@@ -201,7 +224,6 @@ def _without_system(messages: list[Message], tools: _Tools) -> tuple[list[Messag
     return _in_alternation([{**one, "role": "user"} if one["role"] == "system" else one for one in messages], tools)
 
 
-_Step = Callable[[list[Message], _Tools], tuple[list[Message], _Tools]]
 _STEPS: tuple[_Step, ...] = (
     _one_call_a_message,
     _short_ids,
