@@ -17,6 +17,7 @@ class Question:
     """One request to a teacher, in OpenAI's terms.
 
     `messages` have a text as `content`, never a list of parts. None means that the client left a parameter open.
+    `model` is the name that the teacher is served under.
     """
 
     messages: list[Message]

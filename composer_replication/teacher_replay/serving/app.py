@@ -7,6 +7,7 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from composer_replication._optional import require
@@ -129,11 +130,12 @@ class TeacherEndpoints:
         except QuestionError as error:
             raise _RefusedError(400, str(error), "invalid_request_error", error.code) from None
         name = self._name(wanted.question.model)
+        question = replace(wanted.question, model=name)
         try:
-            answer = await _unless(_disconnected(request), self._teachers[name].answer(wanted.question))
+            answer = await _unless(_disconnected(request), self._teachers[name].answer(question))
             if answer is None:
                 return Response(status_code=499)  # the client is gone: nobody reads this
-            completion = Completion.of(name, wanted.question, answer)
+            completion = Completion.of(question, answer)
         except QuestionError as error:
             raise _RefusedError(400, str(error), "invalid_request_error", error.code) from None
         except Exception as error:

@@ -58,8 +58,8 @@ class HuggingFaceTeacher:
         self._ends = _ends_of_turn(model, tokenizer)
         self._dropped = {
             number
-            for number, token in zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True)
-            if token not in MARKERS
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if token.special and token.content not in MARKERS
         }
         # Tokenizers are not made for several threads, and two generations at once would each take twice as long.
         self._turn = threading.Lock()

@@ -24,7 +24,7 @@ class Completion:
     usage: dict[str, int]
 
     @classmethod
-    def of(cls, model: str, question: Question, answer: Answer) -> Completion:
+    def of(cls, question: Question, answer: Answer) -> Completion:
         """Put an answer in OpenAI's form.
 
         Raises:
@@ -44,7 +44,7 @@ class Completion:
         if written is None:
             written = estimate_tokens(answer.reasoning) + _estimate(message)
         usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
-        return cls(model, message, answer.finish_reason or ("tool_calls" if calls else "stop"), usage)
+        return cls(question.model, message, answer.finish_reason or ("tool_calls" if calls else "stop"), usage)
 
     def body(self) -> bytes:
         """The response in one piece."""
