@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,6 +88,9 @@ class HuggingFaceTeacher:
         check_choice("dtype", dtype, DTYPES)
         place = choose_device(device)
         precision = "auto" if dtype == "auto" else getattr(torch, dtype)
+        folder = Path(name_or_path)
+        if folder.is_dir() and not (folder / "config.json").is_file():
+            raise ValueError(f"cannot load the model {name_or_path!r}: the folder has no config.json")
         try:
             tokenizer = AutoTokenizer.from_pretrained(name_or_path)
             model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=precision, use_safetensors=True)
