@@ -6,7 +6,8 @@ anew, goes back, or loses results is a new list begun.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import overload
 
 from composer_replication.traces import Message, Turn, thinking_block
@@ -39,6 +40,9 @@ class History(Sequence[Message]):
         if position < len(self._lead):
             return self._lead[position]
         return self._messages[self._start + position - len(self._lead)]
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain(self._lead, self._messages[self._start : self._stop])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and not isinstance(other, str | bytes) and list(self) == list(other)

@@ -242,6 +242,12 @@ def parse_action(action: str) -> Turn:
     return Turn("assistant", content.removesuffix("\n") if calls else content, thinking=thinking, tool_calls=calls)
 
 
+def without_thinking(action: str) -> str:
+    """An action's text without its `[THINKING]` block; the rest stays character for character."""
+    found = _THINKING.match(action)
+    return action if found is None else action[found.end() :]
+
+
 def thinking_block(turn: Turn) -> str:
     """A turn's thinking as it stands in a text; empty if there is none."""
     return f"[THINKING]\n{turn.thinking}\n[/THINKING]" if turn.thinking else ""

@@ -18,6 +18,7 @@ import composer_replication
 from composer_replication.cli.doctor import doctor
 from composer_replication.cli.ingest import ingest
 from composer_replication.cli.quickstart import quickstart
+from composer_replication.cli.replay import replay
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -50,6 +51,7 @@ def options(
 app.command(epilog="Example: composer-replication doctor --json")(doctor)
 app.command(epilog="Example: composer-replication ingest ~/.claude/projects -o traces")(ingest)
 app.command(epilog="Example: composer-replication quickstart --steps 40")(quickstart)
+app.command(epilog="Example: composer-replication replay traces -o replayed --max-usd 20 --dry-run")(replay)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""When actions are the same: comparers, clusters of equal actions, and the vote over them."""

@@ -1,0 +1,241 @@
+"""`composer-replication replay`: every step of the traces with every teacher, within a budget."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from composer_replication.teacher_replay.records import TeacherCallResult
+    from composer_replication.teacher_replay.replay import ReplayOptions
+    from composer_replication.teacher_replay.replay_report import ReplayReport
+    from composer_replication.teacher_replay.sources import StateOptions
+    from composer_replication.teacher_replay.teachers import Teacher
+
+_INTERRUPTED = 130
+
+
+def replay(
+    traces: Annotated[Path, typer.Argument(help="A folder that `ingest` wrote, or a JSONL file of states.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Ledger and answers. Made if missing."),
+    ] = None,
+    teacher: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SLUG", help="A teacher by its OpenRouter name; repeat it for more. (default: three)"),
+    ] = None,
+    teachers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Teachers as YAML or JSON: slug, base_url, api_key_variable, prices, ..."),
+    ] = None,
+    max_usd: Annotated[
+        float, typer.Option(min=0.0, help="The cap on what the ledger may cost in all, earlier runs included.")
+    ] = 5.0,
+    gate: Annotated[
+        Literal["none", "sequential"],
+        typer.Option(help="sequential: cheapest teacher first, stop when the outcome is decided. none: ask all."),
+    ] = "sequential",
+    threshold: Annotated[int, typer.Option(min=1, help="How many teachers must agree, for the gate.")] = 2,
+    min_margin: Annotated[int, typer.Option(min=0, help="By how many they must outnumber the next, for the gate.")] = 0,
+    agreement: Annotated[
+        Literal["action", "exact"], typer.Option(help="What the gate takes for agreement: meaning, or text.")
+    ] = "action",
+    exclude_same_family: Annotated[
+        bool, typer.Option("--exclude-same-family", help="Do not ask teachers of the student's own model family.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first so many states.")] = None,
+    max_history_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Drop the oldest messages of longer histories (spoils prompt caching).")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Calls in flight per teacher.")] = 16,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one try.")] = 180.0,
+    max_retries: Annotated[int, typer.Option(min=0, help="Tries after the first.")] = 4,
+    ledger: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Share a ledger. (default: DIR/ledger.sqlite)")
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(metavar="NAME", help="Add up spending under this name; a new one starts from 0.")
+    ] = "replay",
+    env_file: Annotated[Path | None, typer.Option(metavar="FILE", help="NAME=value lines that may hold keys.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Price the replay; call nobody, write nothing.")] = False,
+    release: Annotated[
+        bool, typer.Option("--release", help="Give back what calls in doubt have reserved: you have seen the bill.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Ask other models what they would have done at every step of the traces.
+
+    A call starts only if its worst case fits under the cap. Answers are stored before they are used: a run that is
+    stopped, or killed, goes on where it was, and pays for nothing twice. Everything that is sent is redacted first.
+    Ctrl-C waits for the calls under way; a second one does not.
+
+    Keys come from the environment, from --env-file, or from ~/.hermes/.env.
+
+    Exit code 1: a teacher could not be used, or nothing was answered.
+    """
+    from composer_replication.teacher_replay.replay import ReplayOptions
+    from composer_replication.teacher_replay.replay_folder import ReplayFolder
+    from composer_replication.teacher_replay.sources import StateOptions, traces_to_replay
+    from composer_replication.teacher_replay.teachers import TeacherError
+
+    if output is None and not dry_run:
+        raise typer.BadParameter("-o DIR is missing: it says where the ledger and the answers go")
+    if teacher and teachers is not None:
+        raise typer.BadParameter("give --teacher or --teachers, not both")
+    try:
+        asked = _teachers(teacher, teachers, env_file)
+    except (TeacherError, FileNotFoundError) as error:
+        raise typer.BadParameter(str(error)) from None
+    if not traces.exists():
+        raise typer.BadParameter(f"{traces}: there is no such folder of traces, or file of states")
+    states = StateOptions(max_history_tokens=max_history_tokens, limit=limit)
+    ledger_path = ledger or (output / "ledger.sqlite" if output is not None else None)
+    options = ReplayOptions(
+        max_total_usd=max_usd,
+        ledger=ledger_path,
+        budget=budget,
+        gate=gate,
+        agreement=agreement,
+        agreement_threshold=threshold,
+        min_margin=min_margin,
+        concurrency=concurrency,
+        timeout=timeout,
+        max_retries=max_retries,
+        exclude_same_family=exclude_same_family,
+    )
+    if dry_run or output is None:
+        _estimate(traces, states, asked, options, as_json=as_json)
+        return
+    for one in asked:
+        one.require_key()
+    if next(iter(traces_to_replay(traces, StateOptions(limit=1))), None) is None:
+        raise ValueError(f"{traces} holds no turn of an assistant: there is nothing to replay")
+    folder = ReplayFolder(output, create=True)
+    if release:
+        _release(options)
+    report = _run(traces, states, asked, options, folder, show_progress=not as_json)
+    figures = report.as_dict()
+    folder.write_settings(states, asked, figures)
+    if as_json:
+        typer.echo(json.dumps(figures, indent=2))
+    else:
+        from composer_replication.cli.replay_views import show_replay
+
+        show_replay(Console(emoji=False, highlight=False), report, folder.folder, max_usd)
+    if report.stopped:
+        raise typer.Exit(_INTERRUPTED)
+    answers = figures["calls"] + figures["stored"]
+    if not answers or any(use.left_alone for use in report.teachers.values()):
+        raise typer.Exit(1)
+
+
+def _teachers(slugs: list[str] | None, file: Path | None, env_file: Path | None) -> list[Teacher]:
+    from composer_replication.teacher_replay.teachers import DEFAULT_TEACHERS, load_teachers, resolve_teachers
+
+    if file is not None and not file.is_file():
+        raise FileNotFoundError(f"{file}: there is no such file of teachers")
+    specs = load_teachers(file) if file is not None else (slugs or DEFAULT_TEACHERS)
+    return resolve_teachers(specs, env_file=env_file)
+
+
+def _estimate(
+    traces: Path, states: StateOptions, asked: list[Teacher], options: ReplayOptions, *, as_json: bool
+) -> None:
+    from composer_replication.teacher_replay.estimate import estimate_replay
+    from composer_replication.teacher_replay.sources import traces_to_replay
+
+    estimate = estimate_replay(traces_to_replay(traces, states), asked, options)
+    if not estimate.states:
+        raise ValueError(f"{traces} holds no turn of an assistant: there is nothing to replay")
+    if as_json:
+        typer.echo(json.dumps(estimate.as_dict(), indent=2))
+        return
+    from composer_replication.cli.replay_views import show_estimate
+
+    show_estimate(Console(emoji=False, highlight=False), estimate, options)
+
+
+def _release(options: ReplayOptions) -> None:
+    from composer_replication.teacher_replay.ledger import Ledger
+    from composer_replication.teacher_replay.prices import to_usd
+
+    with Ledger(options.ledger) as ledger:
+        calls, amount = ledger.release(options.budget)
+    Console(stderr=True, highlight=False).print(f"released ${to_usd(amount):.4f} of {calls} calls in doubt")
+
+
+def _run(
+    traces: Path,
+    states: StateOptions,
+    asked: list[Teacher],
+    options: ReplayOptions,
+    folder: Any,
+    *,
+    show_progress: bool,
+) -> ReplayReport:
+    from composer_replication.teacher_replay.replay import open_replay
+    from composer_replication.teacher_replay.sources import traces_to_replay
+
+    errors = Console(stderr=True, highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("${task.fields[usd]:.4f}"),
+        TimeElapsedColumn(),
+    )
+    progress = Progress(*columns, console=errors, transient=True, disable=not (show_progress and errors.is_terminal))
+
+    async def replayed() -> ReplayReport:
+        stop = asyncio.Event()
+        bar = progress.add_task("Answers", total=None, usd=0.0)
+
+        def came(row: TeacherCallResult) -> None:
+            paid = 0.0 if row.get("stored") else row["cost_usd"]
+            progress.update(bar, advance=1, usd=progress.tasks[bar].fields["usd"] + paid)
+
+        writer = folder.writer()
+        try:
+            with _gentle_interrupt(stop, errors):
+                async with open_replay(asked, options, on_result=came, stop=stop) as running:
+                    async for rows in running.run(traces_to_replay(traces, states)):
+                        writer.add(rows)
+            writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
+        return running.report
+
+    with progress:
+        return asyncio.run(replayed())
+
+
+@contextmanager
+def _gentle_interrupt(stop: asyncio.Event, errors: Console) -> Iterator[None]:
+    """The first Ctrl-C asks the replay to end; the second ends it as usual."""
+    loop = asyncio.get_running_loop()
+
+    def interrupted() -> None:
+        errors.print("stopping: waiting for the calls under way (Ctrl-C again leaves them in doubt)")
+        stop.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+    except (NotImplementedError, ValueError):  # Windows, or not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

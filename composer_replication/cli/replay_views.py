@@ -1,0 +1,105 @@
+"""What `replay` shows on a terminal: the price of a replay, and what one did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from composer_replication.teacher_replay.estimate import ReplayEstimate
+from composer_replication.teacher_replay.prices import to_usd
+from composer_replication.teacher_replay.replay import ReplayOptions
+from composer_replication.teacher_replay.replay_report import ReplayReport
+
+
+def show_estimate(console: Console, estimate: ReplayEstimate, options: ReplayOptions) -> None:
+    """The price of a replay."""
+    table = Table("teacher", "calls", "stored", "tokens in", "of them cached", "expected", "without prompt cache")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for slug, teacher in estimate.teachers.items():
+        table.add_row(
+            escape(slug),
+            f"{teacher.calls:,}",
+            f"{teacher.stored:,}",
+            f"{teacher.prompt_tokens:,}",
+            f"{teacher.cached_tokens:,}",
+            _dollars(teacher.expected),
+            _dollars(teacher.uncached),
+        )
+    console.print(table)
+    console.print(f"{estimate.states:,} states of {estimate.traces:,} traces; tokens are counted as four bytes each")
+    if estimate.at_least != estimate.at_most:
+        console.print(f"with the gate: between {_dollars(estimate.at_least)} and {_dollars(estimate.at_most)}")
+    else:
+        console.print(f"expected: {_dollars(estimate.at_most)}")
+    dearest = max((teacher.dearest_call for teacher in estimate.teachers.values()), default=0)
+    console.print(f"one call reserves at most {_dollars(dearest)}; the cap is ${options.max_total_usd:,.2f}")
+    _show_families(console, estimate.same_family, [])
+
+
+def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float) -> None:
+    """The summary of a replay."""
+    table = Table(
+        "teacher", "answered", "stored", "failed", "gated", "no money", "spent", "cached in", "p50", "p95", "retries"
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for slug, use in report.teachers.items():
+        share = use.cached_tokens / use.prompt_tokens if use.prompt_tokens else 0.0
+        table.add_row(
+            escape(slug),
+            f"{use.answered:,}",
+            f"{use.stored:,}",
+            f"{use.failed:,}",
+            f"{use.gated:,}",
+            f"{use.no_room:,}",
+            _dollars(use.cost),
+            f"{share:.0%}",
+            _seconds(use.latency(0.5)),
+            _seconds(use.latency(0.95)),
+            f"{use.retries:,}",
+        )
+    console.print(table)
+    figures = report.as_dict()
+    console.print(
+        f"{figures['states']:,} states of {figures['traces']:,} traces, {figures['calls']:,} calls, "
+        f"${figures['spent_usd']:.4f} spent; saved: ledger ${figures['saved_by_ledger_usd']:.4f}, prompt cache "
+        f"${figures['saved_by_prompt_cache_usd']:.4f}, gate about ${figures['saved_by_gate_usd']:.4f}"
+    )
+    balance = report.balance
+    if balance is not None:
+        console.print(f"this ledger's budget: {_dollars(balance.spent)} of ${cap:,.2f} spent")
+        if balance.in_doubt:
+            console.print(
+                f"[yellow]in doubt:[/] {balance.in_doubt} calls may have been billed without an answer; "
+                f"{_dollars(balance.in_doubt_reserved)} stay reserved for them until --release"
+            )
+        if balance.repeated:
+            console.print(f"[yellow]repeated:[/] {balance.repeated} calls in doubt were made a second time")
+    if figures["not_asked_for_money"]:
+        console.print(
+            f"[yellow]the cap:[/] {figures['not_asked_for_money']:,} calls were not made, their worst case is more "
+            f"than is left of ${cap:,.2f}; raise --max-usd and run again"
+        )
+    for slug, use in report.teachers.items():
+        if use.left_alone:
+            console.print(f"[red]left alone:[/] {escape(slug)}: {escape(use.left_alone)}")
+    _show_families(console, report.same_family, report.excluded)
+    console.print(f"answers: {escape(str(folder))}")
+
+
+def _show_families(console: Console, same_family: dict[str, str], excluded: list[str]) -> None:
+    for slug, family in same_family.items():
+        what = "was not asked" if slug in excluded else "teaches its own kind (--exclude-same-family leaves it out)"
+        console.print(f"[yellow]same family:[/] {escape(slug)} is a {escape(family)}, as the student was; it {what}")
+
+
+def _dollars(nano: int) -> str:
+    return f"${to_usd(nano):,.4f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f} s"

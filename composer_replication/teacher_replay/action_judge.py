@@ -1,0 +1,103 @@
+"""A judge of agreement: a model that says whether two actions are the same, paid from a budget like a teacher."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+from composer_replication.teacher_replay.calls import Caller, CallRules, LedgerThread
+from composer_replication.teacher_replay.client import TeacherClient
+from composer_replication.teacher_replay.known_prompts import KnownPrompts
+from composer_replication.teacher_replay.prices import to_nano
+from composer_replication.teacher_replay.prompts import PromptWriter
+from composer_replication.teacher_replay.redaction import new_redactor
+from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.traces import Message, TraceState
+
+_T = TypeVar("_T")
+
+PROMPT = """\
+You compare two next actions of a coding agent, proposed for the same situation. They are the same if carrying out \
+either would change the same things in the same way, or gather the same information; wording, formatting and order \
+do not matter, and neither does the text around identical tool calls. Answer with one word: SAME or DIFFERENT."""
+# Of each action. What is longer than this is no near miss of anything.
+_LONGEST_ACTION = 20_000
+
+
+class ActionJudge:
+    """Asks a model whether two actions are the same. Use it as a context manager, from one thread.
+
+    Answers are kept in the ledger: the same question is paid for once. What is sent is redacted.
+
+    Args:
+        teacher: the judge.
+        max_total_usd: the cap on what `budget` may cost in this ledger.
+        ledger: the SQLite file; None keeps answers in memory.
+    """
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        *,
+        max_total_usd: float = 1.0,
+        ledger: str | os.PathLike[str] | None = None,
+        budget: str = "judge",
+        timeout: float = 60.0,
+    ) -> None:
+        teacher.require_key()
+        self._teacher = teacher
+        self._rules = CallRules(cap=to_nano(max_total_usd), budget=budget)
+        self._timeout = timeout
+        self._ledger = LedgerThread(ledger)
+        self._known = KnownPrompts()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="action-judge", daemon=True)
+        self._thread.start()
+        self._client, self._caller = self._wait(self._connect())
+        self.failed = 0
+        self.no_room = 0
+
+    def __enter__(self) -> ActionJudge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close connections and ledger."""
+        self._wait(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._ledger.close()
+
+    def __call__(self, first: str, second: str, /) -> bool | None:
+        """Whether the judge finds two actions the same; None if it does not say."""
+        # In one order, so that the same question is asked once.
+        one, other = sorted((first[:_LONGEST_ACTION], second[:_LONGEST_ACTION]))
+        question: list[Message] = [
+            {"role": "system", "content": PROMPT},
+            {"role": "user", "content": f"Action A:\n{one}\n\nAction B:\n{other}"},
+        ]
+        state = TraceState(state_id="question", messages=question, student_action="")
+        prompt = PromptWriter([state], (), new_redactor()).prompt(question)
+        called = self._wait(self._caller.call(self._teacher, prompt, self._known))
+        self.no_room += called.no_room
+        self.failed += called.error is not None
+        words = called.answer.text.upper().replace(".", " ").split() if called.answer is not None else []
+        if "DIFFERENT" in words:
+            return False
+        return True if "SAME" in words else None
+
+    async def _connect(self) -> tuple[TeacherClient, Caller]:
+        client = TeacherClient(timeout=self._timeout, connections=1)
+        return client, Caller(client, self._ledger, self._rules)
+
+    def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,0 +1,235 @@
+"""One paid call: reserved, made, retried where that is safe, and stored before anybody sees the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeGuard, TypeVar
+
+from composer_replication.teacher_replay.client import CallFailedError, Reply, TeacherClient
+from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
+from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, Ledger, NoRoom
+from composer_replication.teacher_replay.prices import Tokens, to_nano
+from composer_replication.teacher_replay.prompts import Prompt
+from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.traces import dump_json
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+# How often to look whether another process has given something back.
+_POLL_SECONDS = 0.2
+_LONGEST_BACKOFF = 60.0
+# A provider that counts tokens of its own, or a little more than it was asked for, is believed this far.
+_BELIEVED = 4
+
+
+@dataclass(frozen=True)
+class CallRules:
+    """How calls are made. The cap is in nano-dollars, and holds for all calls under one `budget` name of a ledger.
+
+    `max_retries` are tries after the first. `backoff` is the first pause in seconds; it doubles, and is drawn at random
+    up to that. An endpoint that wants to be left alone longer than `longest_wait` seconds is not waited for.
+    """
+
+    cap: int
+    budget: str = "replay"
+    max_retries: int = 4
+    backoff: float = 1.0
+    longest_wait: float = 300.0
+
+
+@dataclass(frozen=True)
+class Called:
+    """What became of a call. Without an answer, `error` says why; `no_room`: it was not made for want of money;
+    `stopped`: it was not made, or not tried again, because the run is to end."""
+
+    answer: Answer | None = None
+    stored: bool = False
+    error: str | None = None
+    no_room: bool = False
+    stopped: bool = False
+    hopeless: bool = False
+    tries: int = 0
+
+
+class LedgerThread:
+    """A ledger on a thread of its own: waiting for a lock or for the disk holds up no call.
+
+    What was handed over is done even if the task that waits for it is cancelled, and in the order it was handed over.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        try:
+            self.ledger = self._thread.submit(Ledger, path).result()
+        except BaseException:
+            self._thread.shutdown()
+            raise
+
+    async def do(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+        """Run a method of the ledger."""
+        future = asyncio.wrap_future(self._thread.submit(work, *arguments, **options))
+        return await asyncio.shield(future)
+
+    async def begin(self, *arguments: Any, **options: Any) -> Answer | Attempt | Busy | NoRoom:
+        """`Ledger.begin`; a call that is begun while its task is cancelled is given back."""
+        future = asyncio.wrap_future(self._thread.submit(self.ledger.begin, *arguments, **options))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            begun = await future
+            if isinstance(begun, Attempt):
+                await self.do(self.ledger.fail, begun, "cancelled before it was sent", "no")
+            raise
+
+    def close(self) -> None:
+        """Close the ledger, after what was handed over."""
+        self._thread.submit(self.ledger.close).result()
+        self._thread.shutdown()
+
+
+class Caller:
+    """Makes calls under one budget. Once `stop` is set, no request is sent any more; those under way are waited for."""
+
+    def __init__(
+        self, client: TeacherClient, ledger: LedgerThread, rules: CallRules, stop: asyncio.Event | None = None
+    ) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._rules = rules
+        self._stop = stop or asyncio.Event()
+        self._changed = asyncio.Event()
+        self._asking: dict[str, asyncio.Event] = {}
+        self._pauses: dict[str, float] = {}
+
+    async def call(self, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
+        """The ledger's answer, else the teacher's, else why there is none."""
+        key = call_key(teacher, prompt)
+        while (other := self._asking.get(key)) is not None:  # the same call twice in one run is one call
+            await other.wait()
+        self._asking[key] = asyncio.Event()
+        try:
+            return await self._call(key, teacher, prompt, known)
+        finally:
+            self._asking.pop(key).set()
+
+    async def _call(self, key: str, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
+        tries = 0
+        while True:
+            if (pause := self._pause_left(teacher)) > self._rules.longest_wait:
+                return Called(error=f"the endpoint asked to be left alone for {pause:.0f} seconds", tries=tries)
+            await self._sleep(pause)
+            worst_case = teacher.price.worst_case(known.token_bound(prompt), teacher.max_output_tokens)
+            begun = await self._begin(key, teacher, worst_case)
+            if begun is None:
+                return Called(stopped=True, tries=tries)
+            if isinstance(begun, Answer):
+                known.add(prompt, begun.tokens.prompt)
+                return Called(answer=begun, stored=True, tries=tries)
+            if isinstance(begun, NoRoom):
+                return Called(no_room=True, tries=tries)
+            tries += 1
+            try:
+                reply = await self._client.ask(teacher, prompt.request(teacher.settings, known.marks(prompt, teacher)))
+            except CallFailedError as failure:
+                error = str(failure)
+                cost = teacher.price.cost(failure.usage) if _is_possible(failure.usage, prompt) else None
+                await self._ledger.do(self._ledger.ledger.fail, begun, error, failure.billed, cost)
+                self._notify()
+                if failure.after is not None:
+                    self._pauses[teacher.slug] = max(
+                        self._pauses.get(teacher.slug, 0.0), time.monotonic() + failure.after
+                    )
+                if not failure.retry or tries > self._rules.max_retries:
+                    return Called(error=error, hopeless=failure.hopeless, tries=tries)
+                logger.info("%s: %s; trying again", teacher.slug, error)
+                await self._sleep(_backoff(tries, self._rules.backoff))
+                continue
+            except BaseException:
+                await self._ledger.do(self._ledger.ledger.fail, begun, "cancelled while it was under way", "maybe")
+                self._notify()
+                raise
+            answer = self._priced(teacher, prompt, reply, worst_case)
+            repeat = teacher.price.worst_case(answer.tokens.prompt or token_bound(prompt), teacher.max_output_tokens)
+            await self._ledger.do(self._ledger.ledger.settle, begun, teacher.slug, answer, repeat)
+            self._notify()
+            known.add(prompt, answer.tokens.prompt)
+            return Called(answer=answer, tries=tries)
+
+    async def _begin(self, key: str, teacher: Teacher, worst_case: int) -> Answer | Attempt | NoRoom | None:
+        """Begin a call, as soon as there is room for it; None if the run is to end first. Calls that are under way give
+        back what they do not need; only if that would not be enough, there is no room."""
+        rules = self._rules
+        while not self._stop.is_set():
+            changed = self._changed
+            begun = await self._ledger.begin(key, teacher.slug, worst_case, cap=rules.cap, budget=rules.budget)
+            if isinstance(begun, NoRoom) and begun.charged - begun.in_flight + worst_case > rules.cap:
+                return begun
+            if not isinstance(begun, NoRoom | Busy):
+                return begun
+            try:
+                await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
+            except asyncio.TimeoutError:
+                await self._ledger.do(self._ledger.ledger.find_lost)
+        return None
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, but not beyond the end of the run."""
+        if seconds > 0:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), seconds)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _pause_left(self, teacher: Teacher) -> float:
+        return max(0.0, self._pauses.get(teacher.slug, 0.0) - time.monotonic())
+
+    def _priced(self, teacher: Teacher, prompt: Prompt, reply: Reply, worst_case: int) -> Answer:
+        """The answer with what it cost: what the provider says it billed, else the price of the tokens it reports, else
+        (it reports none, or none that can be) the worst case."""
+        price = teacher.price
+        usage = reply.usage if _is_believable(reply, prompt, teacher) else None
+        is_free = price.worst_case(1, 1) == 0
+        if reply.cost_usd is not None and (reply.cost_usd > 0 or is_free):
+            cost = to_nano(reply.cost_usd)
+        elif usage is not None:
+            cost = price.cost(usage)
+        else:
+            logger.warning("%s reports no usage that can be believed; the call counts as its worst case", teacher.slug)
+            cost = worst_case
+        if cost > worst_case:
+            logger.warning("%s billed more than its worst case: a limit of tokens was not kept", teacher.slug)
+        return Answer(reply.text, reply.finish, usage or Tokens(), cost, reply.latency)
+
+
+def call_key(teacher: Teacher, prompt: Prompt) -> str:
+    """What tells calls apart: the teacher, the parameters, the tools and the messages."""
+    identity = dump_json([teacher.slug, sorted(teacher.settings.items(), key=lambda item: item[0]), prompt.digest])
+    return hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()
+
+
+def _is_believable(reply: Reply, prompt: Prompt, teacher: Teacher) -> bool:
+    usage = reply.usage
+    if not _is_possible(usage, prompt):
+        return False
+    most = max(teacher.max_output_tokens, len(reply.text.encode("utf-8", "replace"))) * _BELIEVED
+    return (usage.completion > 0 or not reply.text) and usage.completion <= most
+
+
+def _is_possible(usage: Tokens | None, prompt: Prompt) -> TypeGuard[Tokens]:
+    return usage is not None and 0 < usage.prompt <= token_bound(prompt)
+
+
+def _backoff(tries: int, first: float) -> float:
+    return float(random.uniform(0.5, 1.0) * min(_LONGEST_BACKOFF, first * 2.0 ** (tries - 1)))

@@ -1,0 +1,135 @@
+"""What a replay would cost, before it is paid: no call is made, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from composer_replication.teacher_replay.calls import call_key
+from composer_replication.teacher_replay.families import model_family
+from composer_replication.teacher_replay.known_prompts import token_bound
+from composer_replication.teacher_replay.ledger import Ledger
+from composer_replication.teacher_replay.prices import Tokens, to_usd
+from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
+from composer_replication.teacher_replay.redaction import new_redactor
+from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay, cheapest_first
+from composer_replication.teacher_replay.replay_report import BYTES_PER_TOKEN
+from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.teacher_replay.tool_schemas import complete_tools
+
+
+@dataclass
+class TeacherEstimate:
+    """One teacher's calls, if all of them are made. Money in nano-dollars.
+
+    `expected` is with the provider's prompt cache, `uncached` without it; `dearest_call` is the worst case of one call,
+    which must fit under the cap for that call to be made.
+    """
+
+    calls: int = 0
+    stored: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    expected: int = 0
+    uncached: int = 0
+    dearest_call: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; money in dollars."""
+        return {
+            "calls": self.calls,
+            "stored": self.stored,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "expected_usd": to_usd(self.expected),
+            "without_prompt_cache_usd": to_usd(self.uncached),
+            "dearest_call_usd": to_usd(self.dearest_call),
+        }
+
+
+@dataclass
+class ReplayEstimate:
+    """A replay's price. `at_least` counts the teachers that a sequential gate always asks, `at_most` all of them;
+    without a gate both are the same. Tokens are counted as four bytes each."""
+
+    traces: int = 0
+    states: int = 0
+    teachers: dict[str, TeacherEstimate] = field(default_factory=dict)
+    at_least: int = 0
+    same_family: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def at_most(self) -> int:
+        """Nano-dollars if every call is made."""
+        return sum(teacher.expected for teacher in self.teachers.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; money in dollars."""
+        return {
+            "traces": self.traces,
+            "states": self.states,
+            "at_least_usd": to_usd(self.at_least),
+            "at_most_usd": to_usd(self.at_most),
+            "same_family": self.same_family,
+            "teachers": {slug: teacher.as_dict() for slug, teacher in self.teachers.items()},
+        }
+
+
+def estimate_replay(
+    traces: Iterable[TraceToReplay], teachers: Sequence[Teacher], options: ReplayOptions
+) -> ReplayEstimate:
+    """Price every call that the ledger has no answer to."""
+    estimate = ReplayEstimate(teachers={teacher.slug: TeacherEstimate() for teacher in teachers})
+    exists = options.ledger is not None and Path(options.ledger).exists()
+    with Ledger(options.ledger if exists else None) as ledger:
+        for trace in traces:
+            _add_trace(estimate, trace, teachers, options, ledger)
+    return estimate
+
+
+def _add_trace(
+    estimate: ReplayEstimate,
+    trace: TraceToReplay,
+    teachers: Sequence[Teacher],
+    options: ReplayOptions,
+    ledger: Ledger,
+) -> None:
+    estimate.traces += 1
+    families = {family for model in trace.student_models if (family := model_family(model)) is not None}
+    related = [teacher for teacher in teachers if teacher.family in families]
+    estimate.same_family.update({teacher.slug: teacher.family or "" for teacher in related})
+    asked = [one for one in teachers if not (options.exclude_same_family and one in related)]
+    # The first teachers of a sequential gate are asked whatever they say, until enough could agree.
+    always = cheapest_first(asked)[: options.agreement_threshold] if options.gate == "sequential" else asked
+    redactor = new_redactor() if options.redact else None
+    writer = PromptWriter(trace.states, complete_tools(trace.tools, trace.states), redactor)
+    before: Prompt | None = None
+    for state in trace.states:
+        prompt = writer.prompt(state["messages"])
+        estimate.states += 1
+        shared = before.size if before is not None and prompt.begins_with(before) else 0
+        for teacher in asked:
+            of_teacher = estimate.teachers[teacher.slug]
+            if ledger.answer(call_key(teacher, prompt)) is not None:
+                of_teacher.stored += 1
+                continue
+            cost = _add_call(of_teacher, teacher, prompt, shared, options.expected_output_tokens)
+            if teacher in always:
+                estimate.at_least += cost
+        before = prompt
+
+
+def _add_call(estimate: TeacherEstimate, teacher: Teacher, prompt: Prompt, shared: int, output: int) -> int:
+    tokens, cached = prompt.size // BYTES_PER_TOKEN, shared // BYTES_PER_TOKEN
+    written = tokens - cached if teacher.cache_control else 0
+    expected = teacher.price.cost(Tokens(tokens, output, cached, written))
+    worst = teacher.price.worst_case(token_bound(prompt), teacher.max_output_tokens)
+    estimate.calls += 1
+    estimate.prompt_tokens += tokens
+    estimate.cached_tokens += cached
+    estimate.expected += expected
+    estimate.uncached += teacher.price.cost(Tokens(tokens, output))
+    estimate.dearest_call = max(estimate.dearest_call, worst)
+    return expected

@@ -1,0 +1,342 @@
+"""The ledger: every call to a teacher with its price, in SQLite. It is the cache, and it keeps the budget.
+
+Money is reserved before it is spent. A call is begun in one transaction with the check that its worst case fits in
+what is left of the cap, so the cap holds whatever runs at once, in this process or in another on the same file. An
+answer and its cost are stored in one transaction before anybody sees them. What is begun and never ended (the process
+died, the connection was cut) is in doubt: the provider may have billed it. It keeps its worst case reserved, also after
+the call is repeated, until a user who has seen the bill releases it.
+
+`answers` holds what teachers said, once per key; `attempts` a row for every request that was sent, with what it has
+cost or may cost; `budgets` the sum of the attempts' charges, so that a check does not add them all up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from composer_replication.teacher_replay.owners import Owners
+from composer_replication.teacher_replay.prices import Tokens
+
+_APPLICATION = 0x43524C47
+_VERSION = 1
+_PATIENCE, _PAUSE = 600, 0.05
+_SCHEMA = """
+CREATE TABLE answers (
+  key TEXT PRIMARY KEY, teacher TEXT NOT NULL, text TEXT NOT NULL, finish TEXT NOT NULL,
+  prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
+  cached_tokens INTEGER NOT NULL, cache_write_tokens INTEGER NOT NULL,
+  cost INTEGER NOT NULL, latency REAL NOT NULL, at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE attempts (
+  id INTEGER PRIMARY KEY, key TEXT NOT NULL, teacher TEXT NOT NULL, budget TEXT NOT NULL, owner TEXT NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('open', 'answered', 'free', 'paid', 'doubt', 'released')),
+  charge INTEGER NOT NULL CHECK (charge >= 0), reserved INTEGER NOT NULL, at REAL NOT NULL, error TEXT
+);
+CREATE INDEX attempts_by_key ON attempts (key);
+CREATE INDEX attempts_unsettled ON attempts (state) WHERE state IN ('open', 'doubt');
+CREATE TABLE budgets (name TEXT PRIMARY KEY, charged INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+Billed = Literal["no", "yes", "maybe"]
+"""Whether a request that failed was billed."""
+
+
+class LedgerError(OSError):
+    """The ledger cannot be used; nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a teacher said, as an action; `finish` is the provider's reason for ending it. Cost in nano-dollars."""
+
+    text: str
+    finish: str
+    tokens: Tokens
+    cost: int
+    latency: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A call that may be made: its worst case is reserved."""
+
+    id: int
+    key: str
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Somebody else is asking the same; their answer will serve both."""
+
+
+@dataclass(frozen=True)
+class NoRoom:
+    """The worst case does not fit under the cap. `in_flight` is what calls under way have reserved and may give
+    back; `in_doubt` is what stays reserved for calls whose end nobody knows. Nano-dollars."""
+
+    charged: int
+    in_flight: int
+    in_doubt: int
+
+
+class Balance(msgspec.Struct):
+    """A budget's state: counts of calls, and nano-dollars. `repeated` are calls that were in doubt and then answered by
+    a second call: the provider may have billed both."""
+
+    answered: int
+    spent: int
+    in_flight: int
+    in_flight_reserved: int
+    in_doubt: int
+    in_doubt_reserved: int
+    repeated: int
+    failed: int
+
+
+class Ledger:
+    """A ledger in a file, or in memory if `path` is None. Use one from the thread that made it.
+
+    Raises:
+        LedgerError: the file cannot be opened, or is something else.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        try:
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=60, isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(self.path, error) from error
+        try:
+            self._prepare()
+            self._owners = Owners(self.path)
+        except (OSError, sqlite3.Error) as error:
+            self._db.close()
+            raise error if isinstance(error, LedgerError) else _unusable(self.path, error) from error
+        self.find_lost()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. A call of this process that is still open is in doubt from here on."""
+        with contextlib.suppress(sqlite3.Error):
+            self._doubt(self._owners.mine)
+        self._db.close()
+        self._owners.close()
+
+    def answer(self, key: str) -> Answer | None:
+        """The stored answer to a call."""
+        row = self._db.execute(
+            "SELECT text, finish, prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, cost, latency"
+            " FROM answers WHERE key = ?",
+            (key,),
+        ).fetchone()
+        return None if row is None else Answer(row[0], row[1], Tokens(*row[2:6]), row[6], row[7])
+
+    def begin(
+        self, key: str, teacher: str, worst_case: int, *, cap: int, budget: str
+    ) -> Answer | Attempt | Busy | NoRoom:
+        """Begin a call if it is neither stored nor under way, and if its worst case fits under the cap."""
+        stored = self.answer(key)
+        if stored is not None:
+            return stored
+        with self._transaction():
+            if (stored := self.answer(key)) is not None:
+                return stored
+            if self._is_open(key):
+                return Busy()
+            charged = self._charged(budget)
+            if charged + worst_case > cap:
+                return NoRoom(charged, self._reserved(budget, "open"), self._reserved(budget, "doubt"))
+            cursor = self._db.execute(
+                "INSERT INTO attempts (key, teacher, budget, owner, state, charge, reserved, at)"
+                " VALUES (?, ?, ?, ?, 'open', ?, ?, ?)",
+                (key, teacher, budget, self._owners.mine, worst_case, worst_case, time.time()),
+            )
+            self._add(budget, worst_case)
+            return Attempt(int(cursor.lastrowid or 0), key)
+
+    def settle(self, attempt: Attempt, teacher: str, answer: Answer, worst_repeat: int) -> None:
+        """Store an answer and what it cost. `worst_repeat` is what the same call can cost at most, now that its prompt
+        is counted: earlier tries that are in doubt need no more than that."""
+        tokens = answer.tokens
+        counts = (tokens.prompt, tokens.completion, tokens.cached, tokens.cache_write)
+        with self._transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (attempt.key, teacher, answer.text, answer.finish, *counts, answer.cost, answer.latency, time.time()),
+            )
+            self._charge(attempt.id, "answered", answer.cost)
+            doubts = self._db.execute(
+                "SELECT id FROM attempts WHERE key = ? AND state = 'doubt' AND charge > ?", (attempt.key, worst_repeat)
+            ).fetchall()
+            for (doubt,) in doubts:
+                self._charge(doubt, "doubt", worst_repeat)
+
+    def fail(self, attempt: Attempt, error: str, billed: Billed, cost: int | None = None) -> None:
+        """End a call without an answer: what was not billed is given back, what may have been stays reserved. `cost` is
+        what it is known to have cost; without it, "yes" keeps the worst case."""
+        state = {"no": "free", "yes": "paid", "maybe": "doubt"}[billed]
+        with self._transaction():
+            self._charge(attempt.id, state, 0 if billed == "no" else cost, error)
+
+    def find_lost(self) -> int:
+        """Put the calls of processes that are gone in doubt; returns how many there were."""
+        rows = self._db.execute("SELECT DISTINCT owner FROM attempts WHERE state = 'open'").fetchall()
+        return sum(self._doubt(owner) for (owner,) in rows if not self._owners.is_alive(owner))
+
+    def release(self, budget: str | None = None) -> tuple[int, int]:
+        """Give back what calls in doubt have reserved, for a user who knows the bill; returns how many, and how much.
+
+        Raises nothing if there is none. Calls under way keep what they have.
+        """
+        with self._transaction():
+            rows = self._db.execute(
+                "SELECT id, charge FROM attempts WHERE state = 'doubt' AND (? IS NULL OR budget = ?)", (budget, budget)
+            ).fetchall()
+            for identity, _ in rows:
+                self._charge(identity, "released", 0)
+        return len(rows), sum(charge for _, charge in rows)
+
+    def balance(self, budget: str) -> Balance:
+        """Counts and sums of a budget."""
+        counts = {
+            state: (count, charge)
+            for state, count, charge in self._db.execute(
+                "SELECT state, COUNT(*), SUM(charge) FROM attempts WHERE budget = ? GROUP BY state", (budget,)
+            )
+        }
+        (repeated,) = self._db.execute(
+            "SELECT COUNT(*) FROM attempts AS lost WHERE budget = ? AND state IN ('doubt', 'released') AND EXISTS"
+            " (SELECT 1 FROM attempts WHERE key = lost.key AND id > lost.id)",
+            (budget,),
+        ).fetchone()
+        none = (0, 0)
+        return Balance(
+            answered=counts.get("answered", none)[0],
+            spent=counts.get("answered", none)[1] + counts.get("paid", none)[1],
+            in_flight=counts.get("open", none)[0],
+            in_flight_reserved=counts.get("open", none)[1],
+            in_doubt=counts.get("doubt", none)[0],
+            in_doubt_reserved=counts.get("doubt", none)[1],
+            repeated=repeated,
+            failed=counts.get("free", none)[0] + counts.get("paid", none)[0],
+        )
+
+    def charged(self, budget: str) -> int:
+        """What is spent and reserved, together."""
+        return self._charged(budget)
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA foreign_keys = ON")
+        tables = self._db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
+        application, version = (
+            self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+        )
+        if tables and application != _APPLICATION:
+            raise LedgerError(f"{self.path} is a database, but no replay ledger: give another path")
+        if tables and version != _VERSION:
+            raise LedgerError(
+                f"{self.path} is a ledger of version {version}, this is for {_VERSION}: give another path"
+            )
+        self._write_ahead()
+        # A reservation must be on the disk before the money is gone, also if the machine loses its power.
+        self._db.execute("PRAGMA synchronous = FULL")
+        with self._transaction():
+            if not self._db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
+                for statement in _SCHEMA.split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
+                self._db.execute(f"PRAGMA user_version = {_VERSION}")
+
+    def _write_ahead(self) -> None:
+        """Switch to a write-ahead log; SQLite does not wait for another process that is doing the same."""
+        for _ in range(_PATIENCE):
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):
+                    raise
+                time.sleep(_PAUSE)
+        raise LedgerError(f"{self.path} is locked by another program: end it, or give another path")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise LedgerError(
+                f"{self.path} cannot be written ({error}): set that right, and run again; what it holds is kept"
+            ) from error
+
+    def _is_open(self, key: str) -> bool:
+        """Whether somebody who is alive is asking this; the calls of those who are not go in doubt."""
+        owners = self._db.execute("SELECT owner FROM attempts WHERE key = ? AND state = 'open'", (key,)).fetchall()
+        alive = [owner for (owner,) in owners if self._owners.is_alive(owner)]
+        if owners and not alive:
+            self._db.execute("UPDATE attempts SET state = 'doubt' WHERE key = ? AND state = 'open'", (key,))
+        return bool(alive)
+
+    def _doubt(self, owner: str) -> int:
+        """Put the open calls of an owner in doubt: what they have reserved stays."""
+        return self._db.execute(
+            "UPDATE attempts SET state = 'doubt' WHERE state = 'open' AND owner = ?", (owner,)
+        ).rowcount
+
+    def _charge(self, attempt: int, state: str, charge: int | None, error: str | None = None) -> None:
+        """Give an attempt its state and its charge (None: the one it has), and the budget the difference."""
+        budget, before = self._db.execute("SELECT budget, charge FROM attempts WHERE id = ?", (attempt,)).fetchone()
+        after = before if charge is None else charge
+        self._db.execute(
+            "UPDATE attempts SET state = ?, charge = ?, error = coalesce(?, error) WHERE id = ?",
+            (state, after, error, attempt),
+        )
+        self._add(budget, after - before)
+
+    def _charged(self, budget: str) -> int:
+        row = self._db.execute("SELECT charged FROM budgets WHERE name = ?", (budget,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _reserved(self, budget: str, state: str) -> int:
+        return int(
+            self._db.execute(
+                "SELECT coalesce(SUM(charge), 0) FROM attempts WHERE state = ? AND budget = ?", (state, budget)
+            ).fetchone()[0]
+        )
+
+    def _add(self, budget: str, amount: int) -> None:
+        self._db.execute(
+            "INSERT INTO budgets VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET charged = charged + ?",
+            (budget, amount, amount),
+        )
+
+
+def _unusable(path: Path | None, error: Exception) -> LedgerError:
+    what = getattr(error, "strerror", None) or str(error)
+    return LedgerError(f"{path} cannot be used as a replay ledger ({what}): give another path; nothing was changed")

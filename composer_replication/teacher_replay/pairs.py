@@ -1,0 +1,151 @@
+"""Preference pairs: where enough teachers agree on an action that is not the student's.
+
+Call it trace by trace and merge the reports (`PairReport.add`): then memory holds one trace's answers, however many
+traces there are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+from composer_replication.teacher_replay.agreement.comparison import Comparer
+from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.votes import Tally, Verdict, check_threshold, decide
+from composer_replication.teacher_replay.pair_report import PairReport
+from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult
+from composer_replication.traces import TraceState, without_thinking
+
+logger = logging.getLogger(__name__)
+
+Agreement: TypeAlias = Literal["exact", "action"] | Comparer
+
+
+def extract_dpo_pairs(
+    states: Iterable[TraceState],
+    teacher_actions: Iterable[TeacherCallResult],
+    agreement_threshold: int = 2,
+    *,
+    agreement: Agreement = "exact",
+    min_margin: int = 0,
+    tools: Sequence[dict[str, Any]] | None = None,
+) -> list[DPOPair]:
+    """At most one pair per state, in the order of the states: what teachers agreed on, against what the student did.
+
+    The most supported action wins, the earliest teacher's if several are; it is `chosen`, as its teacher wrote it but
+    without thinking. If more teachers did what the student did, there is no pair. Rows with an error do not vote; of
+    several rows of one teacher for one state, the last one without an error does.
+
+    Args:
+        states: the steps of a trace, as `replay_trace` took them.
+        teacher_actions: what `replay_trace` returned for them.
+        agreement_threshold: how many teachers must agree.
+        agreement: when two actions are the same: "exact" (the text, white space apart), "action" (the meaning of the
+            tool calls, the likeness of free text; needs the extra "replay"), or a `Comparer` of your own.
+        min_margin: by how many teachers the winner must outnumber the next best action, the student's own included.
+        tools: the definitions that the teachers were given, kept in each pair.
+
+    Raises:
+        ValueError: a threshold below 1, a negative margin, an unknown agreement, or a `state_id` that comes twice.
+    """
+    report = extract_pairs_with_report(
+        states, teacher_actions, agreement_threshold, agreement=agreement, min_margin=min_margin, tools=tools
+    )
+    return report.pairs
+
+
+def extract_pairs_with_report(
+    states: Iterable[TraceState],
+    teacher_actions: Iterable[TeacherCallResult],
+    agreement_threshold: int = 2,
+    *,
+    agreement: Agreement = "exact",
+    min_margin: int = 0,
+    tools: Sequence[dict[str, Any]] | None = None,
+) -> PairReport:
+    """`extract_dpo_pairs`, with what became of every state and every row."""
+    check_threshold(agreement_threshold)
+    if min_margin < 0:
+        raise ValueError(f"min_margin must not be negative, got {min_margin}")
+    same = comparer_for(agreement)
+    report = PairReport()
+    rows_by_state: dict[str, list[TeacherCallResult]] = defaultdict(list)
+    for row in teacher_actions:
+        rows_by_state[row["state_id"]].append(row)
+    seen: set[str] = set()
+    for state in states:
+        state_id = state["state_id"]
+        if state_id in seen:
+            raise ValueError(f"state_id {state_id!r} comes twice: each state needs an id of its own")
+        seen.add(state_id)
+        report.states += 1
+        answers = _answers(rows_by_state.pop(state_id, []), report)
+        if not answers:
+            continue
+        student = without_thinking(state["student_action"])
+        tally = Tally.of(student, answers, same)
+        verdict = decide(tally, agreement_threshold, min_margin)
+        if report.count(tally, verdict, agreement_threshold, has_student_action=bool(student.strip())):
+            report.pairs.append(_pair(state, student, tally, verdict, tools))
+    report.unknown_rows = sum(map(len, rows_by_state.values()))
+    if report.unknown_rows:
+        logger.warning("%d teacher rows are of states that were not given; they do not vote", report.unknown_rows)
+    return report
+
+
+def comparer_for(agreement: Agreement) -> Comparer:
+    """The comparer that an `agreement` argument means.
+
+    Raises:
+        ValueError: neither a known name nor callable.
+        MissingExtraError: "action" without the extra "replay".
+    """
+    if agreement == "exact":
+        return ExactComparer()
+    if agreement == "action":
+        # Imported here: it brings in the parsers of every kind of call.
+        from composer_replication.teacher_replay.agreement.action import ActionComparer
+
+        return ActionComparer()
+    if isinstance(agreement, str) or not callable(agreement):
+        raise ValueError(f"agreement must be 'exact', 'action' or a comparer, got {agreement!r}")
+    return agreement
+
+
+def _answers(rows: Sequence[TeacherCallResult], report: PairReport) -> list[tuple[str, str]]:
+    """Each teacher's last answer, in the order in which the teachers come."""
+    answers: dict[str, str | None] = {}
+    for row in rows:
+        teacher, text = row["teacher_slug"], row["response_text"]
+        action = without_thinking(text) if text is not None and row["error"] is None else ""
+        if not action.strip():
+            # An answer without an action cannot be trained on either.
+            report.failed_rows += 1
+            answers.setdefault(teacher, None)
+            continue
+        if answers.get(teacher) is not None:
+            report.repeated_rows += 1
+        answers[teacher] = action
+    return [(teacher, action) for teacher, action in answers.items() if action is not None]
+
+
+def _pair(
+    state: TraceState, student: str, tally: Tally, verdict: Verdict, tools: Sequence[dict[str, Any]] | None
+) -> DPOPair:
+    assert verdict.leader is not None
+    winner = tally.rivals[verdict.leader]
+    pair = DPOPair(
+        state_id=state["state_id"],
+        state_messages=state["messages"],
+        chosen=winner.action,
+        rejected=student,
+        n_teachers_agreeing=verdict.support,
+        teachers=list(winner.teachers),
+        margin=verdict.margin,
+        similarity=winner.similarity,
+    )
+    if tools:
+        pair["tools"] = list(tools)
+    return pair

@@ -1,0 +1,184 @@
+"""A trace's messages as the bytes of requests: each is redacted, encoded and hashed once, whatever states share it.
+
+The prompts of a trace begin alike, byte for byte, so a provider's prompt cache finds what it has seen before. A
+prompt's digest is a chain over its messages: where one prompt is the beginning of another, so is its chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from composer_replication.teacher_replay.redaction import Redacts
+from composer_replication.traces import Message, TraceState, dump_json, parse_arguments
+
+_ENCODER = msgspec.json.Encoder()
+_CACHE_MARK = {"type": "ephemeral"}
+# Providers take four marks; a prompt shorter than this is cached by none of them.
+_SHORTEST_CACHED = 4096
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The first `length` messages of lists that the prompts of a trace share."""
+
+    messages: list[Message]
+    encoded: list[bytes]
+    digests: list[str]
+    sizes: list[int]
+    length: int
+    tools: bytes
+
+    @property
+    def digest(self) -> str:
+        """Of the tools and all messages."""
+        return self.digests[self.length]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the tools and all messages: no tokenizer makes more tokens of them."""
+        return self.sizes[self.length]
+
+    def begins_with(self, other: Prompt) -> bool:
+        """Whether another prompt is this one's beginning."""
+        return other.length <= self.length and self.digests[other.length] == other.digest
+
+    def request(self, settings: dict[str, Any], marks: Sequence[int] = ()) -> bytes:
+        """The body of a request; `marks` are the messages behind which a provider is told to cache."""
+        parts = self.encoded[: self.length]
+        for index in marks:
+            parts[index] = _encode(_marked(self.messages[index]))
+        head = _encode(settings)[:-1]
+        tools = b',"tools":' + self.tools if self.tools != b"[]" else b""
+        return head + tools + b',"messages":[' + b",".join(parts) + b"]}"
+
+    def marks(self, known: Sequence[Prompt]) -> list[int]:
+        """Where to put cache marks: behind the system prompt, behind the longest beginning that was already sent, and
+        at the end, for the prompts to come."""
+        if self.size < _SHORTEST_CACHED:
+            return []
+        ends = {self.length}
+        beginnings = [prompt.length for prompt in known if self.begins_with(prompt)]
+        if beginnings:
+            ends.add(max(beginnings))
+        if self.messages and self.messages[0]["role"] == "system":
+            ends.add(1)
+        return sorted({mark for end in ends if (mark := self._markable(end)) is not None})
+
+    def _markable(self, end: int) -> int | None:
+        """The last message before `end` that has a text to put a mark on."""
+        for index in range(end - 1, -1, -1):
+            message = self.messages[index]
+            if message["role"] != "assistant" and message.get("content"):
+                return index
+        return None
+
+
+class PromptWriter:
+    """Makes the prompts of one trace's states. `redactor` is asked once for every message; None sends them as they
+    are."""
+
+    def __init__(
+        self, states: Sequence[TraceState], tools: Sequence[dict[str, Any]], redactor: Redacts | None = None
+    ) -> None:
+        self._known: dict[int, tuple[Message, Message, bytes]] = {}
+        if redactor is not None:
+            # What one message gives away as a secret may stand unmarked in an earlier one: hence two passes.
+            first = {id(message): (message, _redacted(message, redactor.value)) for message in _each_once(states)}
+            safe_tools = redactor.value_again(redactor.value(list(tools)))
+            for key, (message, redacted) in first.items():
+                self._keep(key, message, _redacted(redacted, redactor.value_again))
+        else:
+            safe_tools = list(tools)
+        self._tools = _encode(safe_tools)
+        # The prompt before, and the messages it was made of.
+        self._last = Prompt([], [], [hashlib.sha256(self._tools).hexdigest()], [len(self._tools)], 0, self._tools)
+        self._given: list[Message] = []
+
+    def prompt(self, messages: Sequence[Message]) -> Prompt:
+        """The prompt of a state."""
+        listed = list(messages)
+        last = self._last
+        shared = _common_beginning(listed, self._given)
+        if shared < len(self._given):
+            # A context that begins anew, or a branch: prompts handed out before keep the lists they have.
+            last = Prompt(
+                last.messages[:shared],
+                last.encoded[:shared],
+                last.digests[: shared + 1],
+                last.sizes[: shared + 1],
+                shared,
+                self._tools,
+            )
+        for message in listed[shared:]:
+            _, sent, encoded = self._known_of(message)
+            last.messages.append(sent)
+            last.encoded.append(encoded)
+            last.digests.append(hashlib.sha256(last.digests[-1].encode() + encoded).hexdigest())
+            last.sizes.append(last.sizes[-1] + len(encoded) + 1)
+        self._given = listed
+        self._last = Prompt(last.messages, last.encoded, last.digests, last.sizes, len(listed), self._tools)
+        return self._last
+
+    def _known_of(self, message: Message) -> tuple[Message, Message, bytes]:
+        known = self._known.get(id(message))
+        return known if known is not None else self._keep(id(message), message, message)
+
+    def _keep(self, key: int, message: Message, sent: Message) -> tuple[Message, Message, bytes]:
+        # The message is kept with what was made of it: a new one must not get the place of one that is gone.
+        self._known[key] = (message, sent, _encode(sent))
+        return self._known[key]
+
+
+def _common_beginning(first: list[Message], second: list[Message]) -> int:
+    shortest = min(len(first), len(second))
+    if first[:shortest] == second[:shortest]:  # the usual case, at the speed of a comparison of pointers
+        return shortest
+    return next(index for index in range(shortest) if first[index] != second[index])
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        # Half of a surrogate pair, as a log that was cut has it: no endpoint takes that.
+        return _ENCODER.encode(json.loads(dump_json(value).encode("utf-8", "replace")))
+
+
+def _each_once(states: Sequence[TraceState]) -> list[Message]:
+    unique: dict[int, Message] = {}
+    for state in states:
+        for message in state["messages"]:
+            unique.setdefault(id(message), message)
+    return list(unique.values())
+
+
+def _redacted(message: Message, redact: Any) -> Message:
+    """A message with its text and its calls' arguments redacted; ids and roles stay."""
+    safe = dict(message)
+    if message.get("content"):
+        safe["content"] = redact(message["content"])
+    if message.get("tool_calls"):
+        safe["tool_calls"] = [_redacted_call(call, redact) for call in message["tool_calls"]]
+    return safe
+
+
+def _redacted_call(call: dict[str, Any], redact: Any) -> dict[str, Any]:
+    function = call.get("function") or {}
+    arguments, raw = parse_arguments(function.get("arguments"))
+    safe = redact(raw) if raw is not None else dump_json(redact(arguments))
+    return {**call, "function": {**function, "arguments": safe}}
+
+
+def _marked(message: Message) -> Message:
+    content = message["content"]
+    parts: list[dict[str, Any]] = (
+        [{"type": "text", "text": content}] if isinstance(content, str) else [dict(part) for part in content]
+    )
+    parts[-1]["cache_control"] = _CACHE_MARK
+    return {**message, "content": parts}

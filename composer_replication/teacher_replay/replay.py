@@ -1,0 +1,403 @@
+"""Replay: every state of a trace with every teacher, as fast as limits allow, within a budget.
+
+Calls are scheduled so that a provider's prompt cache is used: within a trace, states go in order, the first call of a
+trace to a teacher goes alone, and of several traces each has a few states under way rather than one trace all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from composer_replication.teacher_replay.calls import Called, Caller, CallRules, LedgerThread
+from composer_replication.teacher_replay.client import TeacherClient
+from composer_replication.teacher_replay.families import model_family
+from composer_replication.teacher_replay.gating import Gate, GateChoice, gate_for
+from composer_replication.teacher_replay.known_prompts import KnownPrompts
+from composer_replication.teacher_replay.pairs import Agreement, comparer_for
+from composer_replication.teacher_replay.prices import to_nano, to_usd
+from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
+from composer_replication.teacher_replay.records import TeacherCallResult
+from composer_replication.teacher_replay.redaction import new_redactor
+from composer_replication.teacher_replay.replay_report import ReplayReport
+from composer_replication.teacher_replay.teachers import (
+    DEFAULT_TEACHERS,
+    Teacher,
+    TeacherSpec,
+    resolve_teachers,
+)
+from composer_replication.teacher_replay.tool_schemas import complete_tools
+from composer_replication.teacher_replay.windows import Windows
+from composer_replication.traces import TraceState
+
+# Traces under way at once: enough to keep every teacher busy while each trace goes on almost in order.
+_TRACES_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class TraceToReplay:
+    """The states of one trace, the tools that its agent had (what is missing is inferred from its calls), and the
+    models that were the student in it, as far as the log knows them."""
+
+    trace_id: str
+    states: Sequence[TraceState]
+    tools: Sequence[dict[str, Any]] = ()
+    student_models: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """How to replay.
+
+    Args:
+        max_total_usd: the cap on what the ledger's `budget` may cost in all, earlier runs on it included.
+        ledger: the SQLite file of calls and answers; None keeps them in memory, and a second run pays again.
+        budget: the name under which spending is added up; a new name starts from 0, the answers stay shared.
+        gate: "none" asks every teacher at once; "sequential" asks the cheapest first, and stops when the outcome is
+            decided; a callable decides before every teacher.
+        agreement, agreement_threshold, min_margin: what the sequential gate takes for agreement; give pair extraction
+            the same.
+        concurrency: calls in flight per teacher, unless its spec says otherwise.
+        total_concurrency: calls in flight in all; None sets no further limit.
+        timeout: seconds that one try may take.
+        max_retries: tries after the first. backoff: seconds before the first of them.
+        give_up_after: failed calls in a row after which a teacher is left alone.
+        redact: what leaves the machine is redacted; False sends messages as they are.
+        exclude_same_family: do not ask teachers that are of the student's model family.
+        expected_output_tokens: for estimates only.
+    """
+
+    max_total_usd: float = 5.0
+    ledger: str | os.PathLike[str] | None = None
+    budget: str = "replay"
+    gate: GateChoice = "none"
+    agreement: Agreement = "action"
+    agreement_threshold: int = 2
+    min_margin: int = 0
+    concurrency: int = 16
+    total_concurrency: int | None = None
+    timeout: float = 180.0
+    max_retries: int = 4
+    backoff: float = 1.0
+    give_up_after: int = 8
+    redact: bool = True
+    exclude_same_family: bool = False
+    expected_output_tokens: int = 400
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.max_total_usd) or self.max_total_usd < 0:
+            raise ValueError(f"max_total_usd must be an amount of 0 or more, not {self.max_total_usd}")
+        for name in ("concurrency", "agreement_threshold", "give_up_after"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("max_retries", "min_margin", "backoff"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+        if self.total_concurrency is not None and self.total_concurrency < 1:
+            raise ValueError(f"total_concurrency must be at least 1, not {self.total_concurrency}")
+        if not self.timeout > 0:
+            raise ValueError(f"timeout must be positive, not {self.timeout}")
+
+
+async def replay_trace(
+    states: Sequence[TraceState],
+    teachers: Sequence[TeacherSpec | str] = tuple(DEFAULT_TEACHERS),
+    max_total_usd: float = 5.0,
+    api_key: str | None = None,
+    *,
+    tools: Sequence[dict[str, Any]] = (),
+    env_file: str | os.PathLike[str] | None = None,
+    on_result: Callable[[TeacherCallResult], None] | None = None,
+    **options: Any,
+) -> list[TeacherCallResult]:
+    """Ask every teacher what it would do at every state of a trace.
+
+    A call starts only if its worst case fits in what is left of `max_total_usd`; with a `ledger`, answers are kept, and
+    a second run asks only for what is missing. A call that fails leaves a row with its `error`.
+
+    Args:
+        states: the steps of one trace (`Trace.states()`, `ClaudeCodeIngester.ingest`).
+        teachers: specs, or slugs that OpenRouter knows.
+        max_total_usd: the cap.
+        api_key: for OpenRouter; else OPENROUTER_API_KEY from the environment, `env_file` or ~/.hermes/.env.
+        tools: the agent's tool definitions; those that are missing are inferred from the calls in the trace.
+        env_file: a file of `NAME=value` lines that may hold keys.
+        on_result: called with every row as it comes.
+        options: see `ReplayOptions`.
+
+    Returns:
+        Rows in the order of the states, and of the teachers within each; none for calls that were not made, for want
+        of money or because the gate found them needless.
+
+    Raises:
+        MissingKeyError (a RuntimeError): a teacher needs a key that is nowhere to be found.
+        ValueError: no states, a teacher or an option that is wrong.
+        LedgerError: the ledger cannot be used.
+    """
+    if not states:
+        raise ValueError("there are no states: replay needs at least one turn of an assistant")
+    settings = ReplayOptions(max_total_usd=max_total_usd, **options)
+    resolved = resolve_teachers(teachers, api_key=api_key, env_file=env_file)
+    trace = TraceToReplay("trace", states, tools)
+    async with open_replay(resolved, settings, on_result=on_result) as replay:
+        return [row async for rows in replay.run([trace]) for row in rows]
+
+
+@asynccontextmanager
+async def open_replay(
+    teachers: Sequence[Teacher],
+    options: ReplayOptions,
+    *,
+    on_result: Callable[[TeacherCallResult], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> AsyncIterator[Replay]:
+    """A replay with its ledger and its connections, closed at the end.
+
+    `stop` ends it early: no call is begun any more, those under way are waited for and stored.
+    """
+    for teacher in teachers:
+        teacher.require_key()
+    connections = sum(teacher.concurrency or options.concurrency for teacher in teachers)
+    ledger = LedgerThread(options.ledger)
+    client = TeacherClient(timeout=options.timeout, connections=connections)
+    try:
+        yield Replay(teachers, options, client, ledger, on_result=on_result, stop=stop)
+    finally:
+        try:
+            await asyncio.shield(client.close())
+        finally:
+            ledger.close()
+
+
+@dataclass
+class _Running:
+    """A trace under way: its prompts, and what each teacher knows of them."""
+
+    trace: TraceToReplay
+    writer: PromptWriter
+    known: dict[str, KnownPrompts] = field(default_factory=dict)
+    first: dict[str, asyncio.Event] = field(default_factory=dict)
+
+
+class Replay:
+    """Replays traces; `report` has the figures, also of a run that was stopped."""
+
+    def __init__(
+        self,
+        teachers: Sequence[Teacher],
+        options: ReplayOptions,
+        client: TeacherClient,
+        ledger: LedgerThread,
+        *,
+        on_result: Callable[[TeacherCallResult], None] | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        self.report = ReplayReport()
+        self._teachers = list(teachers)
+        self._options = options
+        self._ledger = ledger
+        self._on_result = on_result
+        self._stop = stop or asyncio.Event()
+        rules = CallRules(
+            cap=to_nano(options.max_total_usd),
+            budget=options.budget,
+            max_retries=options.max_retries,
+            backoff=options.backoff,
+        )
+        self._caller = Caller(client, ledger, rules, self._stop)
+        self._gate = gate_for(
+            options.gate,
+            lambda: comparer_for(options.agreement),
+            threshold=options.agreement_threshold,
+            min_margin=options.min_margin,
+        )
+        limits = {teacher.slug: teacher.concurrency or options.concurrency for teacher in teachers}
+        self._slots = {slug: asyncio.Semaphore(limit) for slug, limit in limits.items()}
+        self._all_slots = asyncio.Semaphore(options.total_concurrency or sum(limits.values()))
+        self._windows = Windows(sum(limits.values()))
+        self._failures_in_a_row: dict[str, int] = {}
+
+    async def run(self, traces: Iterable[TraceToReplay]) -> AsyncIterator[list[TeacherCallResult]]:
+        """The rows of each trace, as traces are done; only a few traces are in memory at once."""
+        waiting = iter(traces)
+        running: set[asyncio.Task[list[TeacherCallResult]]] = set()
+        try:
+            while True:
+                while len(running) < _TRACES_AT_ONCE and not self._stop.is_set():
+                    trace = next(waiting, None)
+                    if trace is None:
+                        break
+                    running.add(asyncio.create_task(self._trace(trace)))
+                if not running:
+                    break
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            await _cancel(running)
+            self.report.stopped = self._stop.is_set()
+            self.report.balance = await self._ledger.do(self._ledger.ledger.balance, self._options.budget)
+
+    async def _trace(self, trace: TraceToReplay) -> list[TeacherCallResult]:
+        teachers = self._teachers_for(trace)
+        tools = complete_tools(trace.tools, trace.states)
+        running = _Running(trace, PromptWriter(trace.states, tools, new_redactor() if self._options.redact else None))
+        for teacher in teachers:
+            running.known[teacher.slug] = KnownPrompts()
+        self.report.traces += 1
+        number = self.report.traces
+        tasks: list[asyncio.Task[list[TeacherCallResult]]] = []
+        self._windows.open(number)
+        try:
+            for state in trace.states:
+                await self._windows.enter(number)
+                if self._stop.is_set() or any(task.done() and task.exception() for task in tasks):
+                    self._windows.leave(number)
+                    break
+                prompt = running.writer.prompt(state["messages"])
+                self.report.states += 1
+                tasks.append(asyncio.create_task(self._state(running, state, prompt, teachers)))
+                tasks[-1].add_done_callback(lambda _: self._windows.leave(number))
+            self._windows.close(number)
+            return [row for rows in await asyncio.gather(*tasks) for row in rows]
+        finally:
+            self._windows.close(number)
+            await _cancel(tasks)
+
+    def _teachers_for(self, trace: TraceToReplay) -> list[Teacher]:
+        """The teachers of a trace, and a note on those that are of its student's family."""
+        teachers = []
+        for teacher in self._teachers:
+            if teacher.family is not None and teacher.family in map(model_family, trace.student_models):
+                self.report.same_family[teacher.slug] = teacher.family
+                if self._options.exclude_same_family:
+                    if teacher.slug not in self.report.excluded:
+                        self.report.excluded.append(teacher.slug)
+                    continue
+            teachers.append(teacher)
+        return teachers
+
+    async def _state(
+        self, running: _Running, state: TraceState, prompt: Prompt, teachers: Sequence[Teacher]
+    ) -> list[TeacherCallResult]:
+        if self._gate is None:
+            calls = [asyncio.create_task(self._ask(running, state, prompt, teacher)) for teacher in teachers]
+            try:
+                return [row for row in await asyncio.gather(*calls) if row is not None]
+            finally:
+                await _cancel(calls)
+        rows = await self._one_by_one(running, state, prompt, cheapest_first(teachers), self._gate)
+        return [rows[teacher.slug] for teacher in teachers if teacher.slug in rows]
+
+    async def _one_by_one(
+        self, running: _Running, state: TraceState, prompt: Prompt, teachers: Sequence[Teacher], gate: Gate
+    ) -> dict[str, TeacherCallResult]:
+        rows: dict[str, TeacherCallResult] = {}
+        for index, teacher in enumerate(teachers):
+            remaining = teachers[index:]
+            opened = gate(state, list(rows.values()), [one.slug for one in remaining])
+            if not (await opened if inspect.isawaitable(opened) else opened):
+                for one in remaining:
+                    self.report.count_gated(one, prompt, self._options.expected_output_tokens)
+                break
+            row = await self._ask(running, state, prompt, teacher)
+            if row is not None:
+                rows[teacher.slug] = row
+        return rows
+
+    async def _ask(
+        self, running: _Running, state: TraceState, prompt: Prompt, teacher: Teacher
+    ) -> TeacherCallResult | None:
+        """A row for a call; None if it was not made, for want of money or because the run is being stopped."""
+        if self._stop.is_set():
+            return None
+        use = self.report.use(teacher)
+        if use.left_alone is not None:
+            called = Called(error=f"not asked: {use.left_alone}")
+        else:
+            async with self._in_turn(running, teacher):
+                if self._stop.is_set():
+                    return None
+                called = await self._caller.call(teacher, prompt, running.known[teacher.slug])
+        self.report.count(teacher, called)
+        self._watch(teacher, called)
+        if called.no_room or called.stopped:
+            return None
+        row = _row(state, teacher, called)
+        if self._on_result is not None:
+            self._on_result(row)
+        return row
+
+    @asynccontextmanager
+    async def _in_turn(self, running: _Running, teacher: Teacher) -> AsyncIterator[None]:
+        """Wait for the trace's first call to this teacher, which fills its prompt cache, and for a free slot."""
+        first = running.first.get(teacher.slug)
+        if first is None:
+            running.first[teacher.slug] = asyncio.Event()
+        else:
+            await first.wait()
+        try:
+            async with self._slots[teacher.slug], self._all_slots:
+                yield
+        finally:
+            running.first[teacher.slug].set()
+
+    def _watch(self, teacher: Teacher, called: Called) -> None:
+        """Leave a teacher alone that can only fail."""
+        use = self.report.use(teacher)
+        if called.error is None:
+            self._failures_in_a_row[teacher.slug] = 0
+            return
+        self._failures_in_a_row[teacher.slug] = self._failures_in_a_row.get(teacher.slug, 0) + 1
+        many = self._failures_in_a_row[teacher.slug]
+        if use.left_alone is None and (called.hopeless or many >= self._options.give_up_after):
+            use.left_alone = (
+                called.error if called.hopeless else f"{many} calls in a row failed, the last: {called.error}"
+            )
+
+
+def _row(state: TraceState, teacher: Teacher, called: Called) -> TeacherCallResult:
+    answer = called.answer
+    error = called.error
+    if answer is not None:
+        error = _why_unusable(answer.finish, answer.text, teacher)
+    return TeacherCallResult(
+        state_id=state["state_id"],
+        teacher_slug=teacher.slug,
+        response_text=answer.text if answer is not None and error is None else None,
+        latency_s=answer.latency if answer is not None else 0.0,
+        prompt_tokens=answer.tokens.prompt if answer is not None else 0,
+        completion_tokens=answer.tokens.completion if answer is not None else 0,
+        cost_usd=to_usd(answer.cost) if answer is not None else 0.0,
+        error=error,
+        cached_tokens=answer.tokens.cached if answer is not None else 0,
+        stored=called.stored,
+    )
+
+
+def _why_unusable(finish: str, text: str, teacher: Teacher) -> str | None:
+    """An answer that was cut or kept back is no action; it is stored, so it is not paid for again."""
+    if finish == "length":
+        return f"the answer was cut at {teacher.max_output_tokens} tokens: raise max_output_tokens"
+    if finish == "content_filter":
+        return "the endpoint's content filter kept the answer back"
+    return None if text.strip() else "the answer is empty"
+
+
+def cheapest_first(teachers: Sequence[Teacher]) -> list[Teacher]:
+    """The order in which a gate asks."""
+    # A call is long in and short out.
+    return sorted(teachers, key=lambda teacher: teacher.price.worst_case(20, 1))
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    unfinished = [task for task in tasks if not task.done()]
+    for task in unfinished:
+        task.cancel()
+    await asyncio.gather(*unfinished, return_exceptions=True)

@@ -1,0 +1,237 @@
+"""Teachers: what a user writes of one, and what a call to it needs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+from urllib.parse import urlsplit
+
+from composer_replication.teacher_replay.families import model_family
+from composer_replication.teacher_replay.keys import MissingKeyError, find_key
+from composer_replication.teacher_replay.prices import NANO, Price, listed_price, per_million
+
+OPENROUTER = "https://openrouter.ai/api/v1"
+OPENROUTER_KEY = "OPENROUTER_API_KEY"
+# What endpoints of this name take instead of `max_tokens`.
+_COMPLETION_LIMIT = {"api.openai.com": "max_completion_tokens"}
+
+
+class _Named(TypedDict):
+    slug: str
+
+
+class TeacherSpec(_Named, total=False):
+    """A teacher as a user writes it. Only `slug` is needed; it names the teacher in results and in the ledger.
+
+    Prices are dollars per million tokens; what is left out comes from `genai-prices`, and is 0 on this machine.
+    `base_url` is an OpenAI-compatible endpoint (default: OpenRouter), `model` the name it knows the model by (default:
+    the slug), `api_key_variable` the variable that holds its key (default: OPENROUTER_API_KEY for OpenRouter, none
+    elsewhere). `max_output_tokens` bounds an answer, and with it the price of the worst case. `concurrency` is how many
+    of its calls may be in flight. `parameters` go into the request (temperature, reasoning effort, ...).
+    `cache_control` puts markers for prompt caching into the messages (default: for Claude, which caches nothing without
+    them). `family` is the family of models it belongs to (default: read from the name).
+    """
+
+    input_per_mtok: float
+    output_per_mtok: float
+    cached_input_per_mtok: float
+    cache_write_per_mtok: float
+    base_url: str
+    model: str
+    api_key_variable: str | None
+    max_output_tokens: int
+    concurrency: int
+    parameters: dict[str, Any]
+    cache_control: bool
+    family: str
+
+
+_PRICES = ("input_per_mtok", "output_per_mtok", "cached_input_per_mtok", "cache_write_per_mtok")
+_FIELDS = frozenset(TeacherSpec.__annotations__) | {"slug"}
+# What the request itself decides.
+_RESERVED = ("model", "messages", "tools", "max_tokens", "max_completion_tokens", "stream", "n")
+# Reasoning counts as output, and a cut answer is paid for and useless.
+DEFAULT_MAX_OUTPUT_TOKENS = 8192
+
+
+class TeacherError(ValueError):
+    """A teacher that cannot be called as it is written."""
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A teacher with everything filled in."""
+
+    slug: str
+    model: str
+    base_url: str
+    price: Price
+    max_output_tokens: int
+    concurrency: int | None
+    parameters: Mapping[str, Any]
+    cache_control: bool
+    family: str | None
+    key_variable: str | None
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What of a request is the same for every prompt. With the slug and the prompt, it tells calls apart."""
+        limit = _COMPLETION_LIMIT.get(urlsplit(self.base_url).hostname or "", "max_tokens")
+        return {"model": self.model, limit: self.max_output_tokens, **self.parameters}
+
+    def require_key(self) -> None:
+        """Raise `MissingKeyError` if the teacher needs a key and has none."""
+        if self.key_variable is not None and not self.api_key:
+            raise MissingKeyError(self.slug, self.key_variable)
+
+
+def resolve_teachers(
+    specs: Sequence[TeacherSpec | str],
+    *,
+    api_key: str | None = None,
+    env_file: str | os.PathLike[str] | None = None,
+) -> list[Teacher]:
+    """Fill in what the specs leave out. `api_key` is for OpenRouter alone: it never goes to another endpoint.
+
+    Raises:
+        TeacherError: a spec is wrong, its price is unknown, or two have one name.
+    """
+    if not specs:
+        raise TeacherError("there are no teachers: name at least one")
+    teachers = [_resolve(spec, api_key, env_file) for spec in specs]
+    slugs = [teacher.slug for teacher in teachers]
+    twice = sorted({slug for slug in slugs if slugs.count(slug) > 1})
+    if twice:
+        raise TeacherError(f"teacher {twice[0]} is named twice: give one of them another slug, and `model`")
+    return teachers
+
+
+def load_teachers(path: str | os.PathLike[str]) -> list[TeacherSpec]:
+    """The teachers of a YAML or JSON file: a list of specs, or `teachers:` with that list.
+
+    Raises:
+        TeacherError: the file holds something else.
+    """
+    import yaml
+
+    file = Path(path)
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise TeacherError(f"{file} is neither YAML nor JSON: {' '.join(str(error).split())}") from None
+    listed = content.get("teachers") if isinstance(content, Mapping) else content
+    if not isinstance(listed, list) or not listed:
+        raise TeacherError(f"{file} holds no list of teachers: write one `- slug: ...` for each")
+    return listed
+
+
+def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | None) -> Teacher:
+    given: Mapping[str, Any] = {"slug": spec} if isinstance(spec, str) else spec
+    if not isinstance(given, Mapping) or not isinstance(given.get("slug"), str) or not given["slug"].strip():
+        raise TeacherError(f"a teacher is a mapping with a `slug`, not {spec!r}")
+    slug = given["slug"]
+    _check(slug, given)
+    base_url = given.get("base_url")
+    default_variable = OPENROUTER_KEY if base_url is None else None
+    variable = given.get("api_key_variable", default_variable)
+    own_key = api_key if base_url is None and "api_key_variable" not in given else None
+    model = given.get("model", slug)
+    family = given.get("family") or model_family(model) or model_family(slug)
+    return Teacher(
+        slug=slug,
+        model=model,
+        base_url=(base_url or OPENROUTER).rstrip("/"),
+        price=_price(slug, model, base_url, given),
+        max_output_tokens=given.get("max_output_tokens", DEFAULT_MAX_OUTPUT_TOKENS),
+        concurrency=given.get("concurrency"),
+        parameters=dict(given.get("parameters") or {}),
+        cache_control=given.get("cache_control", family == "claude"),
+        family=family,
+        key_variable=variable,
+        api_key=own_key or (find_key(variable, env_file) if variable else None),
+    )
+
+
+def _check(slug: str, given: Mapping[str, Any]) -> None:
+    def refuse(what: str) -> TeacherError:
+        return TeacherError(f"teacher {slug}: {what}")
+
+    if unknown := sorted(set(given) - _FIELDS):
+        raise refuse(f"unknown field {unknown[0]!r}; the fields are {', '.join(sorted(_FIELDS))}")
+    for name in _PRICES:
+        price = given.get(name, 0.0)
+        if isinstance(price, bool) or not isinstance(price, int | float) or not math.isfinite(price) or price < 0:
+            raise refuse(f"{name} must be dollars per million tokens, 0 or more, not {price!r}")
+    for name in ("max_output_tokens", "concurrency"):
+        number = given.get(name, 1)
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise refuse(f"{name} must be a whole number of at least 1, not {number!r}")
+    base_url = given.get("base_url")
+    if base_url is not None:
+        parts = urlsplit(base_url) if isinstance(base_url, str) else None
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+            raise refuse(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {base_url!r}")
+        if parts.username or parts.password:
+            raise refuse("base_url must not hold a password: name the key's variable in api_key_variable")
+    for name in ("model", "family", "api_key_variable"):
+        text = given.get(name, "x")
+        if not (isinstance(text, str) and text.strip()) and not (name == "api_key_variable" and text is None):
+            raise refuse(f"{name} must be a text, not {text!r}")
+    if not isinstance(given.get("cache_control", False), bool):
+        raise refuse(f"cache_control must be true or false, not {given['cache_control']!r}")
+    parameters = given.get("parameters") or {}
+    if not isinstance(parameters, Mapping):
+        raise refuse(f"parameters must be a mapping, not {parameters!r}")
+    if reserved := [name for name in _RESERVED if name in parameters]:
+        raise refuse(f"parameters must not hold {reserved[0]!r}: a request sets it itself")
+    try:
+        json.dumps(parameters)
+    except (TypeError, ValueError) as error:
+        raise refuse(f"parameters must be what JSON can hold: {error}") from None
+
+
+def _price(slug: str, model: str, base_url: str | None, given: Mapping[str, Any]) -> Price:
+    listed: Price | None = None
+    if not all(name in given for name in ("input_per_mtok", "output_per_mtok")):
+        try:
+            listed = listed_price(model, base_url)
+        except LookupError:
+            raise TeacherError(
+                f"teacher {slug}: no price is known for {model}: check the name, or give input_per_mtok and "
+                f"output_per_mtok (dollars per million tokens, 0 if it is your own)"
+            ) from None
+
+    def price(name: str, otherwise: int) -> int:
+        return per_million(given[name]) if name in given else otherwise
+
+    own_input = price("input_per_mtok", listed.input if listed else 0)
+    # Without a price of its own, a cached token is charged in full, and so is one that goes into the cache.
+    same = listed is not None and listed.input == own_input
+    return Price(
+        input=own_input,
+        output=price("output_per_mtok", listed.output if listed else 0),
+        cached_input=price("cached_input_per_mtok", listed.cached_input if same and listed else own_input),
+        cache_write=price("cache_write_per_mtok", listed.cache_write if same and listed else own_input),
+    )
+
+
+def _default(slug: str) -> TeacherSpec:
+    price = listed_price(slug, None)
+    return TeacherSpec(
+        slug=slug,
+        input_per_mtok=price.input / NANO,
+        output_per_mtok=price.output / NANO,
+        cached_input_per_mtok=price.cached_input / NANO,
+        cache_write_per_mtok=price.cache_write / NANO,
+    )
+
+
+DEFAULT_TEACHERS: list[TeacherSpec] = [
+    _default(slug) for slug in ("anthropic/claude-opus-4.7", "openai/gpt-5", "deepseek/deepseek-v4-pro")
+]

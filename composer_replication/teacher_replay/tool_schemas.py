@@ -1,0 +1,126 @@
+"""Tool definitions for teachers, where a log has none: inferred from the calls that are seen in a trace.
+
+Names and types are taken from the whole trace, values are not: they would tell a teacher what the student did later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from composer_replication.traces import ToolCall, TraceState, parse_action, parse_arguments
+
+# OpenAI's endpoints take no other names.
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TYPES: dict[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+def infer_tools(states: Sequence[TraceState]) -> list[dict[str, Any]]:
+    """Definitions of every tool that is called in these states, sorted by name so that every prompt begins alike."""
+    seen: dict[str, _Tool] = {}
+    for call in _calls(states):
+        if call.raw_arguments is None and is_tool_name(call.name):
+            seen.setdefault(call.name, _Tool()).add(call.arguments)
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": f"The {name} tool of this session.",
+                "parameters": seen[name].schema(),
+            },
+        }
+        for name in sorted(seen)
+    ]
+
+
+def complete_tools(given: Iterable[Mapping[str, Any]], states: Sequence[TraceState]) -> list[dict[str, Any]]:
+    """The given definitions in OpenAI's form, and inferred ones for tools that are called without being defined."""
+    tools = [definition for tool in given if (definition := _openai_form(tool)) is not None]
+    defined = {tool["function"]["name"] for tool in tools}
+    return tools + [tool for tool in infer_tools(states) if tool["function"]["name"] not in defined]
+
+
+def is_tool_name(name: str) -> bool:
+    """Whether an endpoint takes this name for a function."""
+    return _TOOL_NAME.fullmatch(name) is not None
+
+
+def _openai_form(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A definition of whatever form (OpenAI's, nested or flat, Anthropic's) in the one that endpoints take."""
+    inside = tool.get("function") if isinstance(tool.get("function"), Mapping) else tool
+    name = inside.get("name") if isinstance(inside, Mapping) else None
+    if not isinstance(inside, Mapping) or not isinstance(name, str) or not is_tool_name(name):
+        return None
+    parameters = inside.get("parameters", inside.get("input_schema"))
+    function: dict[str, Any] = {
+        "name": name,
+        "description": str(inside.get("description") or ""),
+        "parameters": dict(parameters) if isinstance(parameters, Mapping) else {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": function}
+
+
+def _calls(states: Sequence[TraceState]) -> Iterator[ToolCall]:
+    """Every call in the histories and actions. States of one trace share their messages: each is looked at once."""
+    looked_at: set[int] = set()
+    for state in states:
+        for message in state["messages"]:
+            if id(message) in looked_at:
+                continue
+            looked_at.add(id(message))
+            for call in message.get("tool_calls") or ():
+                function = call.get("function", {})
+                arguments, raw = parse_arguments(function.get("arguments"))
+                yield ToolCall(str(call.get("id")), str(function.get("name")), arguments, raw)
+        yield from parse_action(state["student_action"]).tool_calls
+
+
+@dataclass
+class _Tool:
+    calls: int = 0
+    parameters: dict[str, _Parameter] = field(default_factory=dict)
+
+    def add(self, arguments: Mapping[str, Any]) -> None:
+        self.calls += 1
+        for name, value in arguments.items():
+            self.parameters.setdefault(name, _Parameter()).add(value)
+
+    def schema(self) -> dict[str, Any]:
+        properties = {name: self.parameters[name].schema() for name in sorted(self.parameters)}
+        always = [name for name, parameter in sorted(self.parameters.items()) if parameter.times == self.calls]
+        return {"type": "object", "properties": properties, **({"required": always} if always else {})}
+
+
+@dataclass
+class _Parameter:
+    times: int = 0
+    types: set[str] = field(default_factory=set)
+    items: _Parameter | None = None
+
+    def add(self, value: Any) -> None:
+        self.times += 1
+        self.types.add(_TYPES.get(type(value), "string"))
+        if isinstance(value, list):
+            self.items = self.items or _Parameter()
+            for item in value:
+                self.items.add(item)
+
+    def schema(self) -> dict[str, Any]:
+        types = sorted(self.types - {"null"}) or ["string"]
+        if "number" in types and "integer" in types:
+            types.remove("integer")
+        schema: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
+        if "array" in types:
+            schema["items"] = self.items.schema() if self.items is not None and self.items.types else {}
+        return schema

@@ -1,0 +1,124 @@
+"""The vote on a state, finished or not."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.votes import Rival, Tally, Verdict, decide
+
+
+def counted(*support: int, student: int = 0) -> Tally:
+    """A tally with so many teachers behind each rival."""
+    rivals = tuple(
+        Rival(f"rival {place}", tuple(f"t{place}.{one}" for one in range(n))) for place, n in enumerate(support)
+    )
+    return Tally(rivals, tuple(f"s{one}" for one in range(student)))
+
+
+def finished(support: list[int], student: int, threshold: int, min_margin: int) -> int | None:
+    """The rules of a vote in which all have answered, written down once more: the winner, None if there is no pair."""
+    if not any(support):
+        return None
+    ranked = sorted(range(len(support)), key=lambda place: (-support[place], place))
+    others = [support[place] for place in ranked[1:]] + [student]
+    best = support[ranked[0]]
+    return ranked[0] if best >= threshold and best - max(others) >= min_margin else None
+
+
+def continuations(support: list[int], student: int, remaining: int) -> list[tuple[list[int], int]]:
+    """Every way in which the rest may vote: for the student (-1), a rival, a new one, or not at all (-2)."""
+    ends = []
+    for choice in product(range(-2, len(support) + remaining), repeat=remaining):
+        counts, with_student = [*support, *([0] * remaining)], student
+        for side in choice:
+            if side == -1:
+                with_student += 1
+            elif side >= 0:
+                counts[side] += 1
+        ends.append((counts, with_student))
+    return ends
+
+
+def test_an_answer_like_the_students_supports_the_student() -> None:
+    answers = [("one", "look"), ("two", "run"), ("three", " look "), ("four", "edit"), ("five", "run")]
+    tally = Tally.of("look", answers, ExactComparer())
+    assert tally == Tally((Rival("run", ("two", "five")), Rival("edit", ("four",))), ("one", "three"))
+
+
+def test_no_answers_no_rivals() -> None:
+    assert decide(Tally.of("look", [], ExactComparer()), 1) == Verdict("none", None, 0, 0, tie=False)
+    assert decide(counted(student=2), 1) == Verdict("none", None, 0, -2, tie=False)
+
+
+@pytest.mark.parametrize(
+    ("tally", "threshold", "min_margin", "expected"),
+    [
+        (counted(2, 1), 2, 0, Verdict("pair", 0, 2, 1, tie=False)),
+        (counted(1, 2), 2, 0, Verdict("pair", 1, 2, 1, tie=False)),
+        (counted(1, 1), 2, 0, Verdict("none", 0, 1, 0, tie=True)),
+        (counted(2, 2), 2, 0, Verdict("pair", 0, 2, 0, tie=True)),
+        (counted(2, 2), 2, 1, Verdict("none", 0, 2, 0, tie=True)),
+        (counted(2, 1, student=2), 2, 0, Verdict("pair", 0, 2, 0, tie=False)),
+        (counted(2, 1, student=2), 2, 1, Verdict("none", 0, 2, 0, tie=False)),
+        (counted(2, student=3), 2, 0, Verdict("none", 0, 2, -1, tie=False)),
+        (counted(3, student=1), 2, 2, Verdict("pair", 0, 3, 2, tie=False)),
+        (counted(3, student=1), 2, 3, Verdict("none", 0, 3, 2, tie=False)),
+    ],
+)
+def test_a_finished_vote(tally: Tally, threshold: int, min_margin: int, expected: Verdict) -> None:
+    assert decide(tally, threshold, min_margin) == expected
+
+
+@pytest.mark.parametrize(
+    ("tally", "remaining", "outcome"),
+    [
+        (counted(), 3, "open"),
+        (counted(), 1, "none"),
+        (counted(2), 1, "pair"),
+        (counted(2), 2, "pair"),
+        (counted(2), 3, "open"),
+        (counted(student=1), 2, "open"),
+        (counted(student=2), 1, "none"),
+        (counted(1, student=1), 1, "open"),
+        # The later one would only draw level, and the earlier one leads a tie.
+        (counted(2, 1), 1, "pair"),
+        # The earlier one would draw level and lead.
+        (counted(1, 2), 1, "open"),
+    ],
+)
+def test_a_vote_that_goes_on(tally: Tally, remaining: int, outcome: str) -> None:
+    assert decide(tally, 2, 0, remaining).outcome == outcome
+
+
+@settings(max_examples=400)
+@given(
+    support=st.lists(st.integers(1, 3), max_size=3),
+    student=st.integers(0, 3),
+    threshold=st.integers(1, 4),
+    min_margin=st.integers(-1, 3),
+    remaining=st.integers(0, 3),
+)
+def test_decide_agrees_with_every_continuation(
+    support: list[int], student: int, threshold: int, min_margin: int, remaining: int
+) -> None:
+    winners = {
+        finished(counts, with_student, threshold, min_margin)
+        for counts, with_student in continuations(support, student, remaining)
+    }
+    expected = "open" if len(winners) > 1 else "none" if winners == {None} else "pair"
+    verdict = decide(counted(*support, student=student), threshold, min_margin, remaining)
+    assert verdict.outcome == expected
+    if expected == "pair":
+        assert {verdict.leader} == winners
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="agreement_threshold must be at least 1 teacher, got 0"):
+        decide(counted(1), 0)
+    with pytest.raises(ValueError, match="remaining must not be negative, got -1"):
+        decide(counted(1), 1, 0, -1)

@@ -1,0 +1,207 @@
+"""From teachers' answers to preference pairs, and the report of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from composer_replication.teacher_replay.agreement.comparison import Comparison
+from composer_replication.teacher_replay.pair_report import PairReport, TeacherVotes
+from composer_replication.teacher_replay.pairs import comparer_for, extract_dpo_pairs, extract_pairs_with_report
+from composer_replication.teacher_replay.records import TeacherCallResult
+from composer_replication.traces import Source, Trace, TraceState, Turn
+
+
+def state(state_id: str, action: str = "student") -> TraceState:
+    return {"state_id": state_id, "messages": [{"role": "user", "content": "go"}], "student_action": action}
+
+
+def row(state_id: str, teacher: str, text: str | None, error: str | None = None) -> TeacherCallResult:
+    return {
+        "state_id": state_id,
+        "teacher_slug": teacher,
+        "response_text": text,
+        "latency_s": 0.1,
+        "prompt_tokens": 1,
+        "completion_tokens": 1,
+        "cost_usd": 0.0,
+        "error": error,
+    }
+
+
+def rows(state_id: str, *texts: str) -> list[TeacherCallResult]:
+    return [row(state_id, f"teacher {number}", text) for number, text in enumerate(texts)]
+
+
+def test_a_pair_keeps_what_the_teachers_agreed_on() -> None:
+    (pair,) = extract_dpo_pairs([state("s")], rows("s", "other", "read  it\n", "read it"))
+    assert pair == {
+        "state_id": "s",
+        "state_messages": [{"role": "user", "content": "go"}],
+        "chosen": "read  it\n",
+        "rejected": "student",
+        "n_teachers_agreeing": 2,
+        "teachers": ["teacher 1", "teacher 2"],
+        "margin": 1,
+        "similarity": 1.0,
+    }
+
+
+def test_the_threshold_is_two_unless_told() -> None:
+    answers = rows("s", "a", "b", "a")
+    assert len(extract_dpo_pairs([state("s")], answers)) == 1
+    assert extract_dpo_pairs([state("s")], rows("s", "a", "b")) == []
+    assert extract_dpo_pairs([state("s")], answers, 3) == []
+    assert len(extract_dpo_pairs([state("s")], rows("s", "a"), 1)) == 1
+
+
+def test_pairs_come_in_the_order_of_the_states_one_each() -> None:
+    answers = [*rows("b", "x", "x", "y", "y"), *rows("a", "x", "x"), *rows("c", "student", "student")]
+    pairs = extract_dpo_pairs([state("a"), state("b"), state("c")], answers)
+    assert [(pair["state_id"], pair["chosen"]) for pair in pairs] == [("a", "x"), ("b", "x")]
+
+
+def test_what_the_student_did_is_no_pair_and_outvotes_a_rival() -> None:
+    assert extract_dpo_pairs([state("s")], rows("s", "student", " student", "student")) == []
+    assert extract_dpo_pairs([state("s")], rows("s", "x", "x", "student", "student", "student")) == []
+    assert len(extract_dpo_pairs([state("s")], rows("s", "x", "x", "student", "student"))) == 1
+    assert extract_dpo_pairs([state("s")], rows("s", "x", "x", "student", "student"), min_margin=1) == []
+
+
+def test_neither_side_holds_thinking() -> None:
+    thought = "[THINKING]\nlet me see\n[/THINKING]\n"
+    (pair,) = extract_dpo_pairs([state("s", thought + "student")], rows("s", thought + "read it", "read it"))
+    assert (pair["chosen"], pair["rejected"]) == ("read it", "student")
+    assert extract_dpo_pairs([state("s", thought + "same")], rows("s", "same", "same")) == []
+
+
+def test_failed_rows_do_not_vote() -> None:
+    answers = [row("s", "one", "x"), row("s", "two", None, "timeout"), row("s", "three", "x", "cut off")]
+    report = extract_pairs_with_report([state("s")], [*answers, row("s", "four", "[THINKING]\nx\n[/THINKING]")])
+    assert (report.pairs, report.failed_rows, report.states_with_answers) == ([], 3, 1)
+
+
+def test_a_teacher_votes_once_with_its_last_answer() -> None:
+    answers = [row("s", "one", "x"), row("s", "two", "y"), row("s", "one", "y"), row("s", "one", None, "timeout")]
+    report = extract_pairs_with_report([state("s")], answers)
+    assert [pair["teachers"] for pair in report.pairs] == [["one", "two"]]
+    assert (report.repeated_rows, report.failed_rows) == (1, 1)
+    assert extract_dpo_pairs([state("s")], [row("s", "one", "x"), row("s", "one", "x")]) == []
+
+
+def test_a_teacher_that_failed_first_keeps_its_place() -> None:
+    answers = [row("s", "one", None, "timeout"), *rows("s", "y"), row("s", "one", "x")]
+    (pair,) = extract_dpo_pairs([state("s")], answers, 1)
+    assert pair["chosen"] == "x"
+
+
+def test_a_student_that_did_nothing_makes_no_pair() -> None:
+    report = extract_pairs_with_report([state("s", "[THINKING]\nhm\n[/THINKING]")], rows("s", "x", "x"))
+    assert (report.pairs, report.no_student_action, report.below_margin) == ([], 1, 0)
+
+
+def test_the_tools_go_along() -> None:
+    tools = [{"type": "function", "function": {"name": "Read", "parameters": {}}}]
+    (pair,) = extract_dpo_pairs([state("s")], rows("s", "x", "x"), tools=tools)
+    assert pair["tools"] == tools
+
+
+def test_a_comparer_of_ones_own() -> None:
+    def by_length(first: str, second: str) -> Comparison:
+        return Comparison(len(first) == len(second), 0.5)
+
+    (pair,) = extract_dpo_pairs([state("s")], rows("s", "abc", "xyz", "7 chars"), agreement=by_length)
+    assert (pair["chosen"], pair["similarity"], pair["n_teachers_agreeing"]) == ("abc", 0.5, 2)
+
+
+def test_histories_are_not_copied() -> None:
+    turns = [Turn("user", "go"), Turn("assistant", "student"), Turn("user", "on"), Turn("assistant", "student")]
+    states = list(Trace("t", turns, Source("f", "made_up")).states())
+    pairs = extract_dpo_pairs(states, [answer for one in states for answer in rows(one["state_id"], "x", "x")])
+    assert [pair["state_messages"] for pair in pairs] == [one["messages"] for one in states]
+    assert all(pair["state_messages"] is one["messages"] for pair, one in zip(pairs, states, strict=True))
+
+
+def test_states_and_rows_may_be_streams() -> None:
+    assert len(extract_dpo_pairs(iter([state("s")]), iter(rows("s", "x", "x")))) == 1
+
+
+def test_every_state_and_row_is_accounted_for() -> None:
+    states = [state(name) for name in ("pair", "tie", "below", "margin", "with student", "silent", "failed")]
+    answers = [
+        *rows("pair", "x", "x", "student"),
+        *rows("tie", "x", "y", "x", "y"),
+        *rows("below", "x", "y", "z"),
+        *rows("margin", "x", "x", "student", "student", "student"),
+        *rows("with student", "student", "student", "z"),
+        row("failed", "teacher 0", None, "no"),
+        *rows("nowhere", "x", "x"),
+    ]
+    report = extract_pairs_with_report(states, answers)
+    assert [pair["state_id"] for pair in report.pairs] == ["pair", "tie"]
+    assert report.as_dict() == {
+        "pairs": 2,
+        "states": 7,
+        "states_with_answers": 5,
+        "below_threshold": 2,
+        "below_margin": 1,
+        "no_student_action": 0,
+        "ties": 1,
+        "student_supported": 2,
+        "unknown_rows": 2,
+        "failed_rows": 1,
+        "repeated_rows": 0,
+        "histogram": {"1": 2, "2": 3},
+        "by_teacher": {
+            "teacher 0": {"answers": 5, "with_student": 1, "in_pairs": 2},
+            "teacher 1": {"answers": 5, "with_student": 1, "in_pairs": 1},
+            "teacher 2": {"answers": 5, "with_student": 2, "in_pairs": 1},
+            "teacher 3": {"answers": 2, "with_student": 1, "in_pairs": 0},
+            "teacher 4": {"answers": 1, "with_student": 1, "in_pairs": 0},
+        },
+    }
+    json.dumps(report.as_dict())
+
+
+def test_reports_of_traces_add_up() -> None:
+    states = [state(name) for name in "abcd"]
+    answers = [*rows("a", "x", "x"), *rows("b", "x", "y"), *rows("c", "student", "x", "x"), *rows("zz", "x")]
+    answers.append(row("d", "teacher 9", None, "no"))
+    whole = extract_pairs_with_report(states, answers)
+    total = PairReport()
+    for one in states:
+        own = [answer for answer in answers if answer["state_id"] == one["state_id"]]
+        total.add(extract_pairs_with_report([one], own))
+    total.add(extract_pairs_with_report([], rows("zz", "x")))
+    assert total == whole
+
+    counts_only = PairReport()
+    counts_only.add(whole, keep_pairs=False)
+    assert (counts_only.pairs, counts_only.as_dict()) == ([], whole.as_dict())
+    counts_only.by_teacher["teacher 0"].answers += 1
+    assert whole.by_teacher["teacher 0"] == TeacherVotes(answers=3, with_student=1, in_pairs=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"agreement_threshold": 0}, "agreement_threshold must be at least 1 teacher, got 0"),
+        ({"min_margin": -1}, "min_margin must not be negative, got -1"),
+        ({"agreement": "fuzzy"}, "agreement must be 'exact', 'action' or a comparer, got 'fuzzy'"),
+        ({"agreement": None}, "agreement must be 'exact', 'action' or a comparer, got None"),
+    ],
+)
+def test_bad_arguments_are_named_before_anything_is_done(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        extract_dpo_pairs([], [], **options)
+
+
+def test_a_state_id_that_comes_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="state_id 's' comes twice"):
+        extract_dpo_pairs([state("s"), state("s")], [])
+
+
+def test_comparers_by_name() -> None:
+    assert repr(comparer_for("exact")) == "ExactComparer()"
