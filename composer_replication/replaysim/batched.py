@@ -89,6 +89,4 @@ def _joined(batches: Iterator[dict[str, list[Any]]]) -> dict[str, list[Any]]:
 
 
 def _selected(columns: dict[str, list[Any]], keep: Sequence[bool]) -> dict[str, list[Any]]:
-    return {
-        name: [value for value, kept in zip(values, keep, strict=True) if kept] for name, values in columns.items()
-    }
+    return {name: [value for value, kept in zip(values, keep, strict=True) if kept] for name, values in columns.items()}

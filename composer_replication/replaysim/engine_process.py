@@ -26,7 +26,8 @@ def main(job_path: Path) -> None:
     try:
         run = {"data-juicer": _run_default, "ray": _run_ray}[job["executor"]]
         run(job, folder)
-    except Exception as error:  # noqa: BLE001 - the parent raises it again, as one line
+    except Exception as error:
+        # The parent raises it again, as one line.
         (folder / "error.txt").write_text(f"{type(error).__name__}: {' '.join(str(error).split())}", encoding="utf-8")
         raise
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,7 @@ def run_engine(
             "executor": executor,
             "processes": processes or os.cpu_count() or 1,
             "ray_folder": ray_folder,
-            "steps": [
-                (operator._name, asdict(step)) for operator, step in zip(operators, recipe.steps, strict=True)
-            ],
+            "steps": [(operator._name, asdict(step)) for operator, step in zip(operators, recipe.steps, strict=True)],
         }
         (folder / "job.json").write_text(json.dumps(job))
         _run_process(executor, folder)
@@ -99,10 +97,8 @@ def _run_process(executor: str, folder: Path) -> None:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
     if process.stdin is not None:
         process.stdin.close()

@@ -120,7 +120,7 @@ class _UnopenedPackage(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if self.__spec__ is None or self.__spec__.loader is None or name.startswith("__"):
             raise AttributeError(name)
-        self.__class__ = ModuleType
+        self.__class__ = ModuleType  # type: ignore[assignment]
         self.__spec__.loader.exec_module(self)
         return getattr(self, name)
 

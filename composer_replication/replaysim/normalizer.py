@@ -137,7 +137,9 @@ def _report(records: Sequence[PairRecord], dropped: list[DroppedPair], report: N
 def _by_step(recipe: Recipe, report: NormalizeReport, drops: Sequence[Drop]) -> list[OpReport]:
     ops, left = [], report.pairs_in
     for step in recipe.steps:
-        calls = [one.tool_call for one, drop in zip(report.dropped, drops, strict=True) if drop.position == step.position]
+        calls = [
+            one.tool_call for one, drop in zip(report.dropped, drops, strict=True) if drop.position == step.position
+        ]
         ops.append(OpReport(step.op, step.field, left, len(calls), sum(calls)))
         left -= len(calls)
     return ops

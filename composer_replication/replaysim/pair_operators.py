@@ -145,9 +145,8 @@ class PairMapper(_Step, Mapper):  # type: ignore[misc]
     def process_batched(self, samples: Any, *args: Any, **kwargs: Any) -> Any:
         made = self.inner.process_batched(self._inner_batch(samples))
         if list(made[INDEX]) != list(samples[INDEX]):
-            raise ValueError(
-                f"{self.label} made {len(made[INDEX])} records of {len(samples[INDEX])}; a mapper of pairs changes texts"
-            )
+            count, made_count = len(samples[INDEX]), len(made[INDEX])
+            raise ValueError(f"{self.label} made {made_count} records of {count}; a mapper of pairs may change texts")
         for name in TEXTS:
             samples[name] = list(made[name])
         return samples
