@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from composer_replication.ingestion import SYSTEM_PROMPT, ClaudeCodeIngester, IngestionStats
     from composer_replication.loss import LossComponents, compose_loss
     from composer_replication.opsd import generalized_jsd_loss
+    from composer_replication.teacher_replay import (
+        DEFAULT_TEACHERS,
+        DPOPair,
+        TeacherCallResult,
+        TeacherSpec,
+        extract_dpo_pairs,
+        replay_trace,
+    )
     from composer_replication.traces import TraceState
 
 __version__ = "0.1.0"
@@ -22,17 +30,23 @@ __version__ = "0.1.0"
 _DILOCO_AVAILABLE: bool = is_available("torchft")
 
 __all__ = [
+    "DEFAULT_TEACHERS",
     "SYSTEM_PROMPT",
     "ClaudeCodeIngester",
+    "DPOPair",
     "IngestionStats",
     "LossComponents",
     "MissingExtraError",
+    "TeacherCallResult",
+    "TeacherSpec",
     "TraceState",
     "__version__",
     "build_batch",
     "compose_loss",
+    "extract_dpo_pairs",
     "generalized_jsd_loss",
     "make_diloco_outer_loop",
+    "replay_trace",
 ]
 
 _HOMES = {
@@ -40,6 +54,12 @@ _HOMES = {
     "ClaudeCodeIngester": "composer_replication.ingestion",
     "IngestionStats": "composer_replication.ingestion",
     "TraceState": "composer_replication.traces",
+    "DEFAULT_TEACHERS": "composer_replication.teacher_replay",
+    "DPOPair": "composer_replication.teacher_replay",
+    "TeacherCallResult": "composer_replication.teacher_replay",
+    "TeacherSpec": "composer_replication.teacher_replay",
+    "extract_dpo_pairs": "composer_replication.teacher_replay",
+    "replay_trace": "composer_replication.teacher_replay",
     "LossComponents": "composer_replication.loss",
     "compose_loss": "composer_replication.loss",
     "build_batch": "composer_replication.batch",

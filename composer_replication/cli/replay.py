@@ -125,7 +125,7 @@ def replay(
         _release(options)
     report = _run(traces, states, asked, options, folder, show_progress=not as_json)
     figures = report.as_dict()
-    folder.write_settings(states, [one.slug for one in asked], figures)
+    folder.write_settings(states, asked, figures)
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:

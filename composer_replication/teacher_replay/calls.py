@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from composer_replication.teacher_replay.client import CallFailedError, Reply, TeacherClient
 from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
@@ -48,12 +49,14 @@ class CallRules:
 
 @dataclass(frozen=True)
 class Called:
-    """What became of a call. Without an answer, `error` says why; `no_room`: it was not made for want of money."""
+    """What became of a call. Without an answer, `error` says why; `no_room`: it was not made for want of money;
+    `stopped`: it was not made, or not tried again, because the run is to end."""
 
     answer: Answer | None = None
     stored: bool = False
     error: str | None = None
     no_room: bool = False
+    stopped: bool = False
     hopeless: bool = False
     tries: int = 0
 
@@ -95,12 +98,15 @@ class LedgerThread:
 
 
 class Caller:
-    """Makes calls under one budget."""
+    """Makes calls under one budget. Once `stop` is set, no request is sent any more; those under way are waited for."""
 
-    def __init__(self, client: TeacherClient, ledger: LedgerThread, rules: CallRules) -> None:
+    def __init__(
+        self, client: TeacherClient, ledger: LedgerThread, rules: CallRules, stop: asyncio.Event | None = None
+    ) -> None:
         self._client = client
         self._ledger = ledger
         self._rules = rules
+        self._stop = stop or asyncio.Event()
         self._changed = asyncio.Event()
         self._asking: dict[str, asyncio.Event] = {}
         self._pauses: dict[str, float] = {}
@@ -121,9 +127,11 @@ class Caller:
         while True:
             if (pause := self._pause_left(teacher)) > self._rules.longest_wait:
                 return Called(error=f"the endpoint asked to be left alone for {pause:.0f} seconds", tries=tries)
-            await asyncio.sleep(pause)
+            await self._sleep(pause)
             worst_case = teacher.price.worst_case(known.token_bound(prompt), teacher.max_output_tokens)
             begun = await self._begin(key, teacher, worst_case)
+            if begun is None:
+                return Called(stopped=True, tries=tries)
             if isinstance(begun, Answer):
                 known.add(prompt, begun.tokens.prompt)
                 return Called(answer=begun, stored=True, tries=tries)
@@ -134,7 +142,7 @@ class Caller:
                 reply = await self._client.ask(teacher, prompt.request(teacher.settings, known.marks(prompt, teacher)))
             except CallFailedError as failure:
                 error = str(failure)
-                cost = None if failure.usage is None else teacher.price.cost(failure.usage)
+                cost = teacher.price.cost(failure.usage) if _is_possible(failure.usage, prompt) else None
                 await self._ledger.do(self._ledger.ledger.fail, begun, error, failure.billed, cost)
                 self._notify()
                 if failure.after is not None:
@@ -144,7 +152,7 @@ class Caller:
                 if not failure.retry or tries > self._rules.max_retries:
                     return Called(error=error, hopeless=failure.hopeless, tries=tries)
                 logger.info("%s: %s; trying again", teacher.slug, error)
-                await asyncio.sleep(_backoff(tries, self._rules.backoff))
+                await self._sleep(_backoff(tries, self._rules.backoff))
                 continue
             except BaseException:
                 await self._ledger.do(self._ledger.ledger.fail, begun, "cancelled while it was under way", "maybe")
@@ -157,11 +165,11 @@ class Caller:
             known.add(prompt, answer.tokens.prompt)
             return Called(answer=answer, tries=tries)
 
-    async def _begin(self, key: str, teacher: Teacher, worst_case: int) -> Answer | Attempt | NoRoom:
-        """Begin a call, as soon as there is room for it. Calls that are under way give back what they do not need; only
-        if that would not be enough, there is no room."""
+    async def _begin(self, key: str, teacher: Teacher, worst_case: int) -> Answer | Attempt | NoRoom | None:
+        """Begin a call, as soon as there is room for it; None if the run is to end first. Calls that are under way give
+        back what they do not need; only if that would not be enough, there is no room."""
         rules = self._rules
-        while True:
+        while not self._stop.is_set():
             changed = self._changed
             begun = await self._ledger.begin(key, teacher.slug, worst_case, cap=rules.cap, budget=rules.budget)
             if isinstance(begun, NoRoom) and begun.charged - begun.in_flight + worst_case > rules.cap:
@@ -172,6 +180,13 @@ class Caller:
                 await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
             except asyncio.TimeoutError:
                 await self._ledger.do(self._ledger.ledger.find_lost)
+        return None
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, but not beyond the end of the run."""
+        if seconds > 0:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), seconds)
 
     def _notify(self) -> None:
         self._changed.set()
@@ -206,10 +221,14 @@ def call_key(teacher: Teacher, prompt: Prompt) -> str:
 
 def _is_believable(reply: Reply, prompt: Prompt, teacher: Teacher) -> bool:
     usage = reply.usage
-    if usage is None or not 0 < usage.prompt <= token_bound(prompt):
+    if not _is_possible(usage, prompt):
         return False
     most = max(teacher.max_output_tokens, len(reply.text.encode("utf-8", "replace"))) * _BELIEVED
     return (usage.completion > 0 or not reply.text) and usage.completion <= most
+
+
+def _is_possible(usage: Tokens | None, prompt: Prompt) -> TypeGuard[Tokens]:
+    return usage is not None and 0 < usage.prompt <= token_bound(prompt)
 
 
 def _backoff(tries: int, first: float) -> float:

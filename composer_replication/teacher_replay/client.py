@@ -169,7 +169,11 @@ def _reply(content: bytes, latency: float, teacher: Teacher) -> Reply:
     if problem:
         # OpenRouter reports what a provider did in a response that is itself fine.
         status = problem.get("code")
-        raise _by_status(status if isinstance(status, int) else 500, _error_text({"error": problem}), teacher)
+        failure = _by_status(status if isinstance(status, int) else 500, _error_text({"error": problem}), teacher)
+        if usage is not None and usage.completion:
+            # It broke off in the middle of an answer: that much was generated, and billed.
+            failure.billed, failure.usage = "yes", usage
+        raise failure
     message = fields(choices[0].get("message")) if choices else {}
     if not message:
         raise CallFailedError("the endpoint answered without a message", billed="yes", retry=False, usage=usage)

@@ -281,13 +281,19 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
         try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise LedgerError(
+                f"{self.path} cannot be written ({error}): set that right, and run again; what it holds is kept"
+            ) from error
 
     def _is_open(self, key: str) -> bool:
         """Whether somebody who is alive is asking this; the calls of those who are not go in doubt."""

@@ -210,7 +210,7 @@ class Replay:
             max_retries=options.max_retries,
             backoff=options.backoff,
         )
-        self._caller = Caller(client, ledger, rules)
+        self._caller = Caller(client, ledger, rules, self._stop)
         self._gate = gate_for(
             options.gate,
             lambda: comparer_for(options.agreement),
@@ -327,7 +327,7 @@ class Replay:
                 called = await self._caller.call(teacher, prompt, running.known[teacher.slug])
         self.report.count(teacher, called)
         self._watch(teacher, called)
-        if called.no_room:
+        if called.no_room or called.stopped:
             return None
         row = _row(state, teacher, called)
         if self._on_result is not None:

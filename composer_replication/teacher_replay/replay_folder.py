@@ -17,6 +17,7 @@ import msgspec
 
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.sources import StateOptions
+from composer_replication.teacher_replay.teachers import Teacher
 
 _ENCODER = msgspec.json.Encoder()
 _ROWS = msgspec.json.Decoder(TeacherCallResult)
@@ -50,21 +51,37 @@ class ReplayFolder:
         """Write new answers; those of states that it does not get stay."""
         return AnswerWriter(self.answers)
 
-    def write_settings(self, options: StateOptions, teachers: Iterable[str], report: dict[str, Any]) -> None:
+    def write_settings(self, options: StateOptions, teachers: Iterable[Teacher], report: dict[str, Any]) -> None:
         """Keep how this replay was made."""
         states = {"system_prompt": options.system_prompt, "max_history_tokens": options.max_history_tokens}
-        content = {"states": states, "teachers": list(teachers), "report": report}
+        families = {**self._settings().get("teachers", {}), **{teacher.slug: teacher.family for teacher in teachers}}
+        content = {"states": states, "teachers": families, "report": report}
         part = self.settings.with_name(f".{self.settings.name}.{os.getpid()}.part")
         part.write_bytes(msgspec.json.format(_ENCODER.encode(content), indent=2) + b"\n")
         part.replace(self.settings)
 
     def state_options(self) -> StateOptions:
-        """How the states of this replay were made."""
+        """How the states of this replay were made.
+
+        Raises:
+            ValueError: `replay.json` does not say.
+        """
+        states = self._settings().get("states")
+        if not isinstance(states, dict) or not isinstance(states.get("system_prompt"), str):
+            raise ValueError(f"{self.settings} does not say how states were made: run the replay again")
+        return StateOptions(states["system_prompt"], states.get("max_history_tokens"))
+
+    def teacher_families(self) -> dict[str, str | None]:
+        """The model families of all teachers that were ever asked here."""
+        families = self._settings().get("teachers")
+        return families if isinstance(families, dict) else {}
+
+    def _settings(self) -> dict[str, Any]:
         try:
-            states = msgspec.json.decode(self.settings.read_bytes())["states"]
-            return StateOptions(str(states["system_prompt"]), states["max_history_tokens"])
-        except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.settings} cannot be read ({error}): run the replay again") from None
+            settings = msgspec.json.decode(self.settings.read_bytes())
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+        return settings if isinstance(settings, dict) else {}
 
 
 class AnswerWriter:

@@ -87,6 +87,8 @@ class ReplayReport:
         use = self.use(teacher)
         use.retries += max(0, called.tries - 1)
         answer = called.answer
+        if called.stopped:
+            return
         if called.no_room:
             use.no_room += 1
         elif answer is None:

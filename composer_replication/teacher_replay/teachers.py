@@ -60,7 +60,8 @@ _PRICES = ("input_per_mtok", "output_per_mtok", "cached_input_per_mtok", "cache_
 _FIELDS = frozenset(TeacherSpec.__annotations__) | {"slug"}
 # What the request itself decides.
 _RESERVED = ("model", "messages", "tools", "max_tokens", "max_completion_tokens", "stream", "n")
-DEFAULT_MAX_OUTPUT_TOKENS = 4096
+# Reasoning counts as output, and a cut answer is paid for and useless.
+DEFAULT_MAX_OUTPUT_TOKENS = 8192
 
 
 class TeacherError(ValueError):

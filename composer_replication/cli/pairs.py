@@ -1,0 +1,154 @@
+"""`composer-replication pairs`: preference pairs from a replay, where teachers agree against the student."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from composer_replication.teacher_replay.agreement.judge import JudgedComparer
+    from composer_replication.teacher_replay.replay_folder import ReplayFolder
+    from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
+
+
+def pairs(
+    traces: Annotated[Path, typer.Argument(help="What was replayed: a folder of traces, or a JSONL file of states.")],
+    replayed: Annotated[
+        Path, typer.Option("--replay", "-r", metavar="DIR", help="The folder that `replay` wrote.", show_default=False)
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", dir_okay=False, help="The pairs, a line each.", show_default=False
+        ),
+    ],
+    preference: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, help="Also in TRL's preference format: .jsonl or .parquet."),
+    ] = None,
+    threshold: Annotated[int, typer.Option(min=1, help="How many teachers must agree.")] = 2,
+    min_margin: Annotated[
+        int, typer.Option(min=0, help="By how many they must outnumber the next best action; 1 drops ties.")
+    ] = 0,
+    agreement: Annotated[
+        Literal["action", "exact"],
+        typer.Option(help="action: the meaning of calls, the likeness of text. exact: the text, white space apart."),
+    ] = "action",
+    exclude_same_family: Annotated[
+        bool, typer.Option("--exclude-same-family", help="Leave out teachers of the student's own model family.")
+    ] = False,
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="SLUG", help="A model that is asked about near misses, by its OpenRouter name."),
+    ] = None,
+    judges: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The judge as YAML or JSON, like a teacher; the first is taken.")
+    ] = None,
+    max_usd: Annotated[float, typer.Option(min=0.0, help="The cap on what the judge may cost in all.")] = 1.0,
+    env_file: Annotated[Path | None, typer.Option(metavar="FILE", help="NAME=value lines that may hold keys.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Make a preference pair of every step where teachers agree on an action that is not the student's.
+
+    Actions are compared by what they do: the tool, its arguments, a command without its quoting and cosmetic flags, an
+    edit by its effect. Pairs carry thinking on neither side, and keep the teachers behind them, their margin and how
+    alike their answers are. Run it again after more of a replay is done: the file is replaced as a whole.
+
+    Exit code 1: there is no pair.
+    """
+    from composer_replication.teacher_replay.pair_files import load_pairs, save_pairs, save_preference
+    from composer_replication.teacher_replay.replay_folder import ReplayFolder
+    from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
+
+    if judge is not None and judges is not None:
+        raise typer.BadParameter("give --judge or --judges, not both")
+    if not traces.exists():
+        raise typer.BadParameter(f"{traces}: there is no such folder of traces, or file of states")
+    try:
+        folder = ReplayFolder(replayed)
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None
+    with ExitStack() as stack:
+        judged = None
+        if judge is not None or judges is not None:
+            judged = _judged(agreement, judge, judges, env_file, max_usd, folder, stack)
+        found = ReplayedPairs(
+            traces,
+            folder,
+            agreement=judged or agreement,
+            agreement_threshold=threshold,
+            min_margin=min_margin,
+            exclude_same_family=exclude_same_family,
+        )
+        save_pairs(found, output)
+    if preference is not None:
+        save_preference(load_pairs(output), preference)
+    if as_json:
+        asked = None if judged is None else {"asked": judged.asked, "said_same": judged.said_same}
+        figures = {**found.report.as_dict(), "same_family": found.same_family, "judge": asked}
+        typer.echo(json.dumps(figures, indent=2))
+    else:
+        _show(Console(emoji=False, highlight=False), found, judged, output, excluded=exclude_same_family)
+    if not found.report.pair_count:
+        raise typer.Exit(1)
+
+
+def _judged(
+    agreement: Literal["action", "exact"],
+    slug: str | None,
+    file: Path | None,
+    env_file: Path | None,
+    max_usd: float,
+    folder: ReplayFolder,
+    stack: ExitStack,
+) -> JudgedComparer:
+    from composer_replication.teacher_replay.action_judge import ActionJudge
+    from composer_replication.teacher_replay.agreement.judge import JudgedComparer
+    from composer_replication.teacher_replay.pairs import comparer_for
+    from composer_replication.teacher_replay.teachers import TeacherError, load_teachers, resolve_teachers
+
+    try:
+        specs = load_teachers(file)[:1] if file is not None else [slug or ""]
+        (teacher,) = resolve_teachers(specs, env_file=env_file)
+    except (TeacherError, FileNotFoundError) as error:
+        raise typer.BadParameter(f"the judge: {error}") from None
+    asks = stack.enter_context(ActionJudge(teacher, max_total_usd=max_usd, ledger=folder.ledger))
+    return JudgedComparer(comparer_for(agreement), asks)
+
+
+def _show(
+    console: Console, found: ReplayedPairs, judged: JudgedComparer | None, output: Path, *, excluded: bool
+) -> None:
+    report = found.report
+    table = Table("", "count", show_header=False)
+    table.columns[1].justify = "right"
+    table.add_row("states", f"{report.states:,}")
+    table.add_row("  with answers", f"{report.states_with_answers:,}")
+    for support, count in sorted(report.histogram.items()):
+        table.add_row(f"    {support} teachers agree against the student", f"{count:,}")
+    table.add_row("  where teachers side with the student", f"{report.student_supported:,}")
+    table.add_row("  too few agree", f"{report.below_threshold:,}")
+    table.add_row("  too small a margin", f"{report.below_margin:,}")
+    table.add_row("  ties", f"{report.ties:,}")
+    table.add_row("rows without an answer", f"{report.failed_rows:,}")
+    table.add_row("pairs", f"{report.pair_count:,}", style="bold")
+    console.print(table)
+    votes = Table("teacher", "answers", "with the student", "behind a pair")
+    for column in votes.columns[1:]:
+        column.justify = "right"
+    for slug, its in sorted(report.by_teacher.items()):
+        votes.add_row(escape(slug), f"{its.answers:,}", f"{its.with_student:,}", f"{its.in_pairs:,}")
+    console.print(votes)
+    if judged is not None:
+        console.print(f"the judge was asked {judged.asked:,} times, and found {judged.said_same:,} the same")
+    for slug, family in found.same_family.items():
+        what = "its votes do not count" if excluded else "--exclude-same-family leaves it out"
+        console.print(f"[yellow]same family:[/] {escape(slug)} is a {escape(family)}, as the student was; {what}")
+    console.print(f"pairs: {escape(str(output))}")

@@ -1,0 +1,170 @@
+"""The other ways through a recipe: data-juicer's own engines, for large sets. The same operators, the same result."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import composer_replication
+from composer_replication.replaysim.batched import Drop, Outcome
+from composer_replication.replaysim.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+# Data-juicer's batch; a part of this many records is also what Ray hands out.
+_RECORDS_PER_PART = 1000
+# No network: an operator whose model or package is not on the disk fails, and says so.
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+class EngineError(RuntimeError):
+    """An engine failed; the message has its reason."""
+
+
+def run_engine(
+    executor: str,
+    recipe: Recipe,
+    operators: Sequence[Any],
+    columns: dict[str, list[Any]],
+    *,
+    processes: int | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
+) -> Outcome:
+    """Run a recipe on "data-juicer" (its DefaultExecutor) or on "ray", in a process of its own.
+
+    Args:
+        processes: how many work at once; one per core by default. A Ray cluster in `RAY_ADDRESS` decides by itself.
+        work_dir: where a temporary folder is made for the run, and removed; a Ray cluster must see it on all nodes.
+
+    Raises:
+        EngineError: the engine failed.
+    """
+    with _folder(work_dir) as folder, _ray_folder(executor) as ray_folder:
+        _write_records(columns, folder / "records")
+        (folder / "notes").mkdir()
+        job = {
+            "executor": executor,
+            "processes": processes or os.cpu_count() or 1,
+            "ray_folder": ray_folder,
+            "steps": [(operator._name, asdict(step)) for operator, step in zip(operators, recipe.steps, strict=True)],
+        }
+        (folder / "job.json").write_text(json.dumps(job))
+        _run_process(executor, folder)
+        return Outcome(_read_result(folder, columns), _read_notes(folder / "notes"))
+
+
+def _run_process(executor: str, folder: Path) -> None:
+    environment = {
+        **os.environ,
+        **_OFFLINE,
+        "TMPDIR": str(folder),
+        "HF_DATASETS_CACHE": str(folder / "cache"),
+        "PYTHONPATH": os.pathsep.join([str(Path(composer_replication.__file__).parent.parent), *_given_path()]),
+    }
+    if executor == "ray":
+        environment["RAY_JOB"] = "1"  # how data-juicer's operators know, in the workers too
+    log = folder / "log.txt"
+    command = [sys.executable, "-m", "composer_replication.replaysim.engine_process", str(folder / "job.json")]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait()
+        finally:
+            # Also what a stopped run left: workers are in the process's group, and Ray's servers end with it.
+            _kill_group(process)
+    logger.debug("%s: %s", executor, log.read_text(errors="replace"))
+    if code != 0:
+        raise EngineError(f"executor {executor!r} failed: {_reason(folder, code)}")
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _reason(folder: Path, code: int) -> str:
+    error = folder / "error.txt"
+    if error.exists():
+        return error.read_text(encoding="utf-8")
+    lines = (folder / "log.txt").read_text(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    return f"exit code {code}: {last}"
+
+
+def _given_path() -> list[str]:
+    return [os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]  # noqa: PTH100
+
+
+def _write_records(columns: dict[str, list[Any]], folder: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    folder.mkdir()
+    types = {name: pyarrow.int64() if name == "index" else pyarrow.string() for name in columns}
+    for start in range(0, len(columns["index"]), _RECORDS_PER_PART):
+        part = {name: values[start : start + _RECORDS_PER_PART] for name, values in columns.items()}
+        table = pyarrow.table(part, schema=pyarrow.schema(types))
+        pyarrow.parquet.write_table(table, folder / f"{start:012d}.parquet")
+
+
+def _read_result(folder: Path, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    import pyarrow.parquet
+
+    path = folder / "result.parquet"
+    if not path.exists():  # an engine with nothing left has no types for it either
+        return {name: [] for name in columns}
+    result: dict[str, list[Any]] = pyarrow.parquet.read_table(path).sort_by("index").to_pydict()
+    return result
+
+
+def _read_notes(folder: Path) -> list[Drop]:
+    drops = {}
+    for path in folder.iterdir():
+        position = int(path.name.partition("-")[0])
+        for line in path.read_text(encoding="ascii").splitlines():
+            drop = Drop(position=position, **json.loads(line))
+            drops[drop.index] = drop
+    return [drops[index] for index in sorted(drops)]
+
+
+@contextmanager
+def _folder(work_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
+    if work_dir is not None:
+        Path(work_dir).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pairs-", dir=work_dir, ignore_cleanup_errors=True) as name:
+        yield Path(name).resolve()
+
+
+@contextmanager
+def _ray_folder(executor: str) -> Iterator[str | None]:
+    """Ray's sockets live here, and their paths may have no more than a hundred characters."""
+    if executor != "ray":
+        yield None
+        return
+    name = tempfile.mkdtemp(prefix="ray-", dir="/tmp" if os.name == "posix" else None)
+    try:
+        yield name
+    finally:
+        shutil.rmtree(name, ignore_errors=True)

@@ -1,0 +1,134 @@
+"""Loading data-juicer's operators: quietly, without what only its engines need, and without installing anything."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
+from typing import Any
+
+from composer_replication._optional import MissingExtraError, is_available
+from composer_replication.replaysim.recipe import PAIR_FIELD, Recipe, Step
+
+_EXTRA = "replaysim"
+# Deduplicators that judge by one hash per record; the others need a whole dataset, and are not the same on Ray.
+_DEDUPLICATORS = ("document_deduplicator",)
+
+
+def require_data_juicer() -> None:
+    """Raise the error that names the extra if something is missing: data-juicer itself would install it.
+
+    Raises:
+        MissingExtraError: a RuntimeError (and ImportError).
+    """
+    for module in ("data_juicer", "ray", "aiohttp"):
+        if not is_available(module):
+            raise MissingExtraError(_EXTRA, module)
+
+
+def load_operators(recipe: Recipe) -> list[Any]:
+    """The recipe's operators, fitted to pairs (`PairFilter`, `PairMapper`, `PairDeduplicator`), ready to run.
+
+    Raises:
+        MissingExtraError: data-juicer is not installed.
+        ValueError: an operator is unknown or not one for pairs, or an argument is wrong; names it and the recipe.
+    """
+    require_data_juicer()
+    with _untouched_log():
+        # An operator's constructor wants one function from within `core`, whose `__init__` imports all engines and Ray.
+        _leave_unopened("data_juicer.core")
+        operators = importlib.import_module("data_juicer.ops")
+        preflight = importlib.import_module("data_juicer.core.preflight")
+        pair_operators = importlib.import_module("composer_replication.replaysim.pair_operators")
+    loaded = []
+    for step in recipe.steps:
+        try:
+            preflight.pre_instantiation_check([{step.op: dict(step.arguments)}])
+        except preflight.PipelineConfigError as error:
+            raise ValueError(f"recipe {recipe.path}: {_first_error(step, error)}") from None
+        wrapper = wrapper_of(step, recipe, operators)
+        try:
+            with no_installs():
+                loaded.append(pair_operators.OPERATORS.modules[wrapper](step=asdict(step)))
+        except (TypeError, ValueError, AssertionError, ImportError, OSError, LookupError) as error:
+            message = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"recipe {recipe.path}: {step.op} cannot be loaded: {message}") from error
+    return loaded
+
+
+def wrapper_of(step: Step, recipe: Recipe, operators: ModuleType) -> str:
+    """The name of the class that fits a step's operator to pairs."""
+    kind = operators.OPERATORS.modules[step.op]
+    if issubclass(kind, operators.Deduplicator) and step.op in _DEDUPLICATORS:
+        return "pair_deduplicator"
+    if step.field == PAIR_FIELD:
+        raise ValueError(f"recipe {recipe.path}: {step.op} cannot look at {PAIR_FIELD!r}, only a deduplicator can")
+    if "default" in kind._supported_exec_modes and issubclass(kind, operators.Filter):
+        return "pair_filter"
+    if issubclass(kind, operators.Mapper):
+        return "pair_mapper"
+    raise ValueError(
+        f"recipe {recipe.path}: {step.op} is none for pairs: filters, mappers and {', '.join(_DEDUPLICATORS)} are"
+    )
+
+
+def _first_error(step: Step, error: Any) -> str:
+    (first, *_) = error.errors
+    hint = f" (did you mean {', '.join(first.suggestions)}?)" if first.suggestions else ""
+    return f"{step.op}: {first.message}{hint}"
+
+
+@contextmanager
+def no_installs() -> Iterator[None]:
+    """Within it, a package that an operator lacks is an ImportError; data-juicer would run pip."""
+    loader = importlib.import_module("data_juicer.utils.lazy_loader").LazyLoader
+    install = loader.__dict__["_install_package"]
+
+    def refuse(cls: type, package: str, *_: Any, **__: Any) -> None:
+        raise ImportError(f"it needs the package {package!r}: pip install {package!r}")
+
+    loader._install_package = classmethod(refuse)
+    try:
+        yield
+    finally:
+        loader._install_package = install
+
+
+@contextmanager
+def _untouched_log() -> Iterator[None]:
+    """Keep data-juicer's hands off the process's log: importing it takes away every loguru sink and puts in its own.
+
+    Its own messages are off from here on; `loguru.logger.enable("data_juicer")` brings them back.
+    """
+    from loguru import logger
+
+    logger.disable("data_juicer")
+    vars(logger).update(add=lambda *_, **__: 0, remove=lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        del vars(logger)["add"], vars(logger)["remove"]
+
+
+class _UnopenedPackage(ModuleType):
+    """A package whose modules can be imported while its own `__init__` waits until somebody asks for its names."""
+
+    def __getattr__(self, name: str) -> Any:
+        if self.__spec__ is None or self.__spec__.loader is None or name.startswith("__"):
+            raise AttributeError(name)
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def _leave_unopened(name: str) -> None:
+    spec = find_spec(name)
+    if name not in sys.modules and spec is not None:
+        package = sys.modules[name] = module_from_spec(spec)
+        package.__class__ = _UnopenedPackage
+        parent, _, child = name.rpartition(".")
+        setattr(sys.modules[parent], child, package)

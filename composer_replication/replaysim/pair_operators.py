@@ -1,0 +1,224 @@
+"""Data-juicer's operators, fitted to pairs: the same three classes run in-process and on data-juicer's own engines.
+
+Each wraps the operator that a recipe names and lets it judge one field. Two things need the wrapping. Data-juicer keeps
+one statistic of a kind per record, so that a second `text_length_filter`, on `rejected`, would judge by the length of
+`chosen`; here every step keeps its own. And what an engine drops is gone without a word; here it is noted.
+
+Importing this module imports data-juicer. It uses nothing else of this package: Ray sends its classes to its workers
+by value, which therefore need data-juicer alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_juicer.ops.base_op import NON_STATS_FILTERS, OPERATORS, Deduplicator, Filter, Mapper
+from data_juicer.ops.load import load_ops
+from data_juicer.utils.constant import Fields, HashKeys
+
+Columns = dict[str, list[Any]]
+
+INDEX = "index"
+TEXTS = ("chosen", "rejected")
+# Between the parts of a pair that a deduplicator compares as one text.
+_SEPARATOR = "\x1e"
+
+
+def _plain(value: Any) -> Any:
+    """A statistic of numpy's as JSON takes it."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+_ENCODER = json.JSONEncoder(default=_plain)
+
+
+def stats_column(position: int) -> str:
+    """Where a filter's statistics stand, as JSON: engines would want one type for all records, and fill in nulls."""
+    return f"stats_{position}"
+
+
+def text_of(field: str, sample: Mapping[str, Any]) -> str:
+    """The text that a field stands for; "pair" is made anew each time, because a mapper may have changed its parts."""
+    if field == "pair":
+        return _SEPARATOR.join((sample["state"], sample["chosen"], sample["rejected"]))
+    text: str = sample[field]
+    return text
+
+
+class _Step:
+    """A recipe's step: the operator it names, and where to note what it drops (nowhere, if there is no folder)."""
+
+    def set_up(self, step: Mapping[str, Any], notes: str | None) -> None:
+        self.position: int = step["position"]
+        self.field: str = step["field"]
+        self.label = f"{step['op']} on {self.field}"
+        self.inner: Any = load_ops([{step["op"]: dict(step["arguments"])}])[0]
+        self.notes = notes
+
+    def note(self, drops: Iterable[Mapping[str, Any]]) -> None:
+        """Write down what was dropped; a task that an engine repeats notes the same again."""
+        lines = "".join(json.dumps(drop) + "\n" for drop in drops)
+        if self.notes is not None and lines:
+            name = f"{self.position}-{platform.node()}-{os.getpid()}.jsonl"
+            with Path(self.notes, name).open("a", encoding="ascii") as file:
+                file.write(lines)
+
+    def _inner_batch(self, samples: Mapping[str, Any]) -> Columns:
+        """What the wrapped operator gets to see: nothing that a step before it has found out."""
+        count = len(samples[INDEX])
+        batch = {name: list(samples[name]) for name in (INDEX, *TEXTS)}
+        for name in (Fields.stats, Fields.meta, Fields.context):
+            batch[name] = [{} for _ in range(count)]
+        return batch
+
+
+@NON_STATS_FILTERS.register_module("pair_filter")
+@OPERATORS.register_module("pair_filter")
+class PairFilter(_Step, Filter):  # type: ignore[misc]
+    """A filter on one side of the pairs."""
+
+    _batched_op = True
+
+    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_up(step, notes)
+
+    def compute_stats_batched(self, samples: Any, *args: Any, **kwargs: Any) -> Any:
+        stats = self.inner.compute_stats_batched(self._inner_batch(samples))[Fields.stats]
+        samples[stats_column(self.position)] = [_ENCODER.encode(one) for one in stats]
+        return samples
+
+    def process_batched(self, samples: Any) -> list[bool]:
+        given = samples[stats_column(self.position)]
+        batch = self._inner_batch(samples)
+        batch[Fields.stats] = [json.loads(one) for one in given]
+        if self.inner.is_batched_op():
+            keep = [bool(kept) for kept in self.inner.process_batched(batch)]
+        else:
+            rows = range(len(given))
+            keep = [bool(self.inner.process_single({name: batch[name][row] for name in batch})) for row in rows]
+        self.note(
+            {"index": index, "stats": json.loads(stats)}
+            for index, stats, kept in zip(samples[INDEX], given, keep, strict=True)
+            if not kept
+        )
+        return keep
+
+    def explain(self, stats: Mapping[str, Any]) -> str:
+        """Why a record with these statistics is dropped."""
+        bounds = {
+            name: value
+            for name, value in vars(self.inner).items()
+            if name.startswith(("min_", "max_")) and isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        if len(stats) == 1 and not self.inner.reversed_range:
+            ((name, value),) = stats.items()
+            lows = [bound for key, bound in bounds.items() if key.startswith("min_")]
+            highs = [bound for key, bound in bounds.items() if key.startswith("max_")]
+            if isinstance(value, int | float) and len(lows) <= 1 and len(highs) <= 1:
+                if lows and not (value >= lows[0] if self.inner.min_closed_interval else value > lows[0]):
+                    return f"{self.label}: {name} {_short(value)} {'<' if value < lows[0] else '<='} {_short(lows[0])}"
+                if highs and not (value <= highs[0] if self.inner.max_closed_interval else value < highs[0]):
+                    return (
+                        f"{self.label}: {name} {_short(value)} {'>' if value > highs[0] else '>='} {_short(highs[0])}"
+                    )
+        shown = ", ".join(f"{name} {_short(value)}" for name, value in (*stats.items(), *bounds.items()))
+        return f"{self.label}: {shown}" if shown else self.label
+
+
+@OPERATORS.register_module("pair_mapper")
+class PairMapper(_Step, Mapper):  # type: ignore[misc]
+    """A mapper on one side of the pairs. Only the texts that it changes are kept of what it makes."""
+
+    _batched_op = True
+
+    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_up(step, notes)
+
+    def process_batched(self, samples: Any, *args: Any, **kwargs: Any) -> Any:
+        made = self.inner.process_batched(self._inner_batch(samples))
+        if list(made[INDEX]) != list(samples[INDEX]):
+            count, made_count = len(samples[INDEX]), len(made[INDEX])
+            raise ValueError(f"{self.label} made {made_count} records of {count}; a mapper of pairs may change texts")
+        for name in TEXTS:
+            samples[name] = list(made[name])
+        return samples
+
+
+@OPERATORS.register_module("pair_deduplicator")
+class PairDeduplicator(_Step, Deduplicator):  # type: ignore[misc]
+    """A deduplicator by hash. The pair with the smallest index stays, on every engine and in any order of arrival."""
+
+    _supported_exec_modes = ("default", "ray")
+
+    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_up(step, notes)
+
+    @property
+    def column(self) -> str:
+        """Where the hashes stand."""
+        return f"hash_{self.position}"
+
+    def compute_hash(self, sample: Any) -> Any:
+        sample[self.column] = self.hash_of(sample)
+        return sample
+
+    def hash_of(self, sample: Mapping[str, Any]) -> str:
+        """The wrapped operator's hash of a record."""
+        text = {self.inner.text_key: text_of(self.field, sample)}
+        # The class's method: the instance's is wrapped once more, for records that are nested.
+        found: str = type(self.inner).compute_hash(self.inner, text)[HashKeys.hash]
+        return found
+
+    def duplicates(self, indices: Iterable[int], hashes: Iterable[str]) -> dict[int, int]:
+        """By index of a record that goes: the index of the one that stays."""
+        rows = list(zip(indices, hashes, strict=True))
+        first: dict[str, int] = {}
+        for index, found in rows:
+            first[found] = min(index, first.get(found, index))
+        same_as = {index: first[found] for index, found in rows if first[found] != index}
+        self.note({"index": index, "same_as": kept} for index, kept in same_as.items())
+        return same_as
+
+    def process(self, dataset: Any, show_num: int = 0) -> tuple[Any, dict[str, Any]]:
+        indices = list(dataset[INDEX])
+        gone = self.duplicates(indices, dataset[self.column])
+        return dataset.select([row for row, index in enumerate(indices) if index not in gone]), {}
+
+    def run(self, dataset: Any, **kwargs: Any) -> Any:
+        if not hasattr(dataset, "map_batches"):
+            return super().run(dataset, **kwargs)
+        # Ray: data-juicer's own deduplicator for it keeps whichever copy comes first, and takes empty texts for
+        # something else than its other one does. The hashes are collected instead, 40 bytes a record.
+        hashed = dataset.map_batches(self._add_hashes, batch_format="pyarrow").materialize()
+        indices: list[int] = []
+        hashes: list[str] = []
+        for batch in hashed.select_columns([INDEX, self.column]).iter_batches(batch_format="pyarrow", batch_size=None):
+            indices += batch[INDEX].to_pylist()
+            hashes += batch[self.column].to_pylist()
+        gone = frozenset(self.duplicates(indices, hashes))
+        return hashed.map_batches(partial(_without, gone), batch_format="pyarrow")
+
+    def _add_hashes(self, table: Any) -> Any:
+        import pyarrow
+
+        hashes = [self.hash_of(sample) for sample in table.to_pylist()]
+        return table.append_column(self.column, pyarrow.array(hashes, pyarrow.string()))
+
+
+def _without(gone: frozenset[int], table: Any) -> Any:
+    import pyarrow
+
+    return table.filter(pyarrow.array([index not in gone for index in table[INDEX].to_pylist()], pyarrow.bool_()))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

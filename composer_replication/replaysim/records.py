@@ -1,0 +1,146 @@
+"""Preference pairs on their way through the operators: flat texts for data-juicer, chat messages for whoever trains."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from composer_replication.histories import assistant_message
+from composer_replication.traces import Message, parse_action
+
+_REQUIRED: Mapping[str, type | tuple[type, ...]] = {
+    "state_id": str,
+    "state_messages": Sequence,
+    "chosen": str,
+    "rejected": str,
+    "n_teachers_agreeing": int,
+}
+
+
+@dataclass
+class NormalizedDPOPair:
+    """A pair that passed the recipe, as chat messages.
+
+    `metadata` says what the pair went through: the recipe and its digest, the executor, the operators and the
+    statistics they judged by; under "pair", whatever else the pair brought along. `{"skipped": True}` if none ran.
+    """
+
+    state_id: str
+    state_messages: list[dict[str, Any]]
+    chosen_messages: list[dict[str, Any]]
+    rejected_messages: list[dict[str, Any]]
+    n_teachers_agreeing: int
+    metadata: dict[str, Any]
+
+
+class PairRecord(TypedDict):
+    """A pair in both of its shapes: `chosen` and `rejected` are what text operators read and change, the messages are
+    what comes out in the end. `state` is a digest of the state's messages, `extras` is what else the pair carries."""
+
+    index: int
+    state_id: str
+    state: str
+    state_messages: list[Message]
+    chosen: str
+    rejected: str
+    chosen_messages: list[Message]
+    rejected_messages: list[Message]
+    n_teachers_agreeing: int
+    extras: dict[str, Any]
+
+
+def to_records(pairs: Iterable[Mapping[str, Any]]) -> Iterator[PairRecord]:
+    """The records of pairs, in order.
+
+    Raises:
+        ValueError: a pair lacks a key, or one is of the wrong type; the message has the pair's number.
+    """
+    digests = _StateDigests()
+    for index, pair in enumerate(pairs):
+        _check(index, pair)
+        yield PairRecord(
+            index=index,
+            state_id=pair["state_id"],
+            state=digests.of(pair["state_messages"]),
+            state_messages=list(pair["state_messages"]),
+            chosen=_encodable(pair["chosen"]),
+            rejected=_encodable(pair["rejected"]),
+            chosen_messages=action_messages(pair["chosen"]),
+            rejected_messages=action_messages(pair["rejected"]),
+            n_teachers_agreeing=pair["n_teachers_agreeing"],
+            extras={key: value for key, value in pair.items() if key not in _REQUIRED},
+        )
+
+
+def action_messages(action: str) -> list[Message]:
+    """An action in the form of `render_action` as chat messages: prose as content, its calls as tool calls."""
+    return [assistant_message(parse_action(action))]
+
+
+def makes_a_call(record: PairRecord) -> bool:
+    """Whether a pair is about tool calls: one of its sides makes one."""
+    return any("tool_calls" in message for message in (*record["chosen_messages"], *record["rejected_messages"]))
+
+
+def normalized(
+    record: PairRecord, metadata: dict[str, Any], *, chosen: str | None = None, rejected: str | None = None
+) -> NormalizedDPOPair:
+    """The pair that a record comes out as. `chosen` and `rejected` are its texts after the operators, if any ran."""
+    messages, changed = {}, []
+    for side, before, after in (("chosen", record["chosen"], chosen), ("rejected", record["rejected"], rejected)):
+        if after is None or after == before:
+            messages[side] = record["chosen_messages"] if side == "chosen" else record["rejected_messages"]
+        else:
+            messages[side] = action_messages(after)
+            changed.append(side)
+    metadata = metadata | ({"changed": changed} if changed else {})
+    return NormalizedDPOPair(
+        state_id=record["state_id"],
+        state_messages=record["state_messages"],
+        chosen_messages=messages["chosen"],
+        rejected_messages=messages["rejected"],
+        n_teachers_agreeing=record["n_teachers_agreeing"],
+        metadata=metadata | ({"pair": record["extras"]} if record["extras"] else {}),
+    )
+
+
+def _check(index: int, pair: Mapping[str, Any]) -> None:
+    if not isinstance(pair, Mapping):
+        raise ValueError(f"pair {index} is no mapping but {type(pair).__name__}")
+    for key, wanted in _REQUIRED.items():
+        if key not in pair:
+            raise ValueError(f"pair {index} lacks {key!r}; a pair has {', '.join(_REQUIRED)}")
+        value = pair[key]
+        if not isinstance(value, wanted) or (wanted is Sequence and isinstance(value, str | bytes)):
+            raise ValueError(f"pair {index} ({pair.get('state_id')}): {key!r} is {type(value).__name__}")
+
+
+def _encodable(text: str) -> str:
+    """The text as UTF-8 can hold it: logs have halves of characters, which no engine's files take."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+class _StateDigests:
+    """Digests of histories. States of a trace share their messages: each message is read once."""
+
+    def __init__(self) -> None:
+        # By identity. The message is kept too, so that no new one can take its place in memory.
+        self._known: dict[int, tuple[Message, bytes]] = {}
+
+    def of(self, messages: Sequence[Message]) -> str:
+        return hashlib.blake2b(b"".join(map(self._message, messages)), digest_size=16).hexdigest()
+
+    def _message(self, message: Message) -> bytes:
+        known = self._known.get(id(message))
+        if known is None:
+            text = json.dumps(message, sort_keys=True, default=repr)
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            known = self._known[id(message)] = (message, digest)
+        return known[1]
