@@ -20,7 +20,7 @@ from composer_replication.traces import Message, TraceState, dump_json, parse_ar
 _ENCODER = msgspec.json.Encoder()
 _CACHE_MARK = {"type": "ephemeral"}
 # Providers take four marks; a prompt shorter than this is cached by none of them.
-_SHORTEST_CACHED = 4096
+SHORTEST_CACHED = 4096
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Prompt:
     def marks(self, known: Sequence[Prompt]) -> list[int]:
         """Where to put cache marks: behind the system prompt, behind the longest beginning that was already sent, and
         at the end, for the prompts to come."""
-        if self.size < _SHORTEST_CACHED:
+        if self.size < SHORTEST_CACHED:
             return []
         ends = {self.length}
         beginnings = [prompt.length for prompt in known if self.begins_with(prompt)]
