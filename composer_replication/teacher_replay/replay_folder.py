@@ -48,7 +48,13 @@ class ReplayFolder:
             )
 
     def writer(self) -> AnswerWriter:
-        """Write new answers; those of states that it does not get stay."""
+        """Write new answers; those of states that it does not get stay.
+
+        Raises:
+            ValueError: a line of the answers that are there is no row; better now than when new ones are paid for.
+        """
+        if self.answers.exists():
+            AnswerIndex(self.answers)
         return AnswerWriter(self.answers)
 
     def write_settings(self, options: StateOptions, teachers: Iterable[Teacher], report: dict[str, Any]) -> None:
@@ -129,7 +135,10 @@ class AnswerIndex:
                 try:
                     self._offsets[_ROWS.decode(line)["state_id"]].append(offset)
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                    raise ValueError(f"{path}, line {number}: no row of a replay ({error})") from None
+                    raise ValueError(
+                        f"{path}, line {number}: no row of a replay ({error}); put the file away, and run the replay "
+                        "again: its ledger has the answers"
+                    ) from None
                 offset += len(line)
 
     def rows(self, state_ids: Iterable[str]) -> Iterator[TeacherCallResult]:
