@@ -37,7 +37,7 @@ def show_estimate(console: Console, estimate: ReplayEstimate, options: ReplayOpt
         console.print(f"expected: {_dollars(estimate.at_most)}")
     dearest = max((teacher.dearest_call for teacher in estimate.teachers.values()), default=0)
     console.print(f"one call reserves at most {_dollars(dearest)}; the cap is ${options.max_total_usd:,.2f}")
-    _show_families(console, estimate.same_family, [])
+    _show_families(console, estimate.same_family, list(estimate.same_family) if options.exclude_same_family else [])
 
 
 def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float) -> None:
@@ -87,13 +87,15 @@ def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float
     for slug, use in report.teachers.items():
         if use.left_alone:
             console.print(f"[red]left alone:[/] {escape(slug)}: {escape(use.left_alone)}")
+        elif use.last_error:
+            console.print(f"[yellow]failed:[/] {escape(slug)}: the last time, {escape(use.last_error)}")
     _show_families(console, report.same_family, report.excluded)
     console.print(f"answers: {escape(str(folder))}")
 
 
 def _show_families(console: Console, same_family: dict[str, str], excluded: list[str]) -> None:
     for slug, family in same_family.items():
-        what = "was not asked" if slug in excluded else "teaches its own kind (--exclude-same-family leaves it out)"
+        what = "is not asked" if slug in excluded else "teaches its own kind (--exclude-same-family leaves it out)"
         console.print(f"[yellow]same family:[/] {escape(slug)} is a {escape(family)}, as the student was; it {what}")
 
 
