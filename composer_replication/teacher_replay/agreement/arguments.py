@@ -6,20 +6,25 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from composer_replication.teacher_replay.agreement.command_lines import Form
-from composer_replication.teacher_replay.agreement.command_meanings import sql_form
 from composer_replication.teacher_replay.agreement.paths import normal_path, normal_url
+from composer_replication.teacher_replay.agreement.shell.lines import Form
+from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
+from composer_replication.teacher_replay.agreement.wording import words_of
 
 # Said to whoever watches; nothing is done otherwise because of them.
 FOR_THE_READER = frozenset(
-    "description explanation justification thought thoughts reasoning security_risk activeForm active_form timeout "
-    "timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary".split()
+    words_of(
+        "description explanation justification thought thoughts reasoning security_risk activeForm "
+        "active_form timeout timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary"
+    )
 )
 _PATHS = frozenset(
-    "path paths file_path filepath file filename file_name notebook_path dir dir_path directory workdir cwd target_file "
-    "relative_path absolute_path folder".split()
+    words_of(
+        "path paths file_path filepath file filename file_name notebook_path dir dir_path directory workdir "
+        "cwd target_file relative_path absolute_path folder"
+    )
 )
-_PROSE = frozenset("prompt message question instructions summary body comment reason task plan".split())
+_PROSE = frozenset(words_of("prompt message question instructions summary body comment reason task plan"))
 _STATEMENT = re.compile(r"\s*(?:select|insert|update|delete|with|create|alter|drop|explain|pragma)\b", re.IGNORECASE)
 _TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_", re.IGNORECASE)
 # What goes without saying, by tool (in lower case).
@@ -33,7 +38,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
     "search_dir": {"dir": ".", "dir_path": "."},
     "find_file": {"dir": ".", "dir_path": "."},
 }
-_SEARCH_TOOLS = frozenset("websearch web_search tool_search toolsearch google_web_search search_web".split())
+_SEARCH_TOOLS = frozenset(words_of("websearch web_search tool_search toolsearch google_web_search search_web"))
 
 
 def argument_forms(tool: str, arguments: Mapping[str, Any]) -> tuple[Form, tuple[str, ...]]:

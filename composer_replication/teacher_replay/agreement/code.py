@@ -8,13 +8,16 @@ import re
 from functools import lru_cache
 
 from composer_replication.teacher_replay.agreement.prose import likeness
+from composer_replication.teacher_replay.agreement.wording import words_of
 
-_HASH = frozenset("py pyi sh bash zsh rb yml yaml toml cfg ini mk env r pl conf tf dockerfile makefile".split())
-_SLASH = frozenset("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue".split())
-_DASH = frozenset("sql lua hs".split())
-_EITHER_QUOTE = frozenset("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml".split())
+_HASH = frozenset(words_of("py pyi sh bash zsh rb yml yaml toml cfg ini mk env r pl conf tf dockerfile makefile"))
+_SLASH = frozenset(
+    words_of("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue")
+)
+_DASH = frozenset(words_of("sql lua hs"))
+_EITHER_QUOTE = frozenset(words_of("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml"))
 # A single quote opens a string here only around one character.
-_CHARACTERS = frozenset("rs go c h cc cpp hpp java kt cs swift scala".split())
+_CHARACTERS = frozenset(words_of("rs go c h cc cpp hpp java kt cs swift scala"))
 _STRING = r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`'
 _QUOTED = r"'(?:\\.|[^'\\\n])*'"
 _CHARACTER = r"'(?:\\.|[^'\\\n])'"
@@ -84,7 +87,7 @@ def _usual_quotes(string: str) -> str:
 
 
 def _language(path: str) -> str:
-    name = posixpath.basename(path).lower()
+    name = posixpath.basename(path).lower().replace(".ipynb", ".py")
     return name.rpartition(".")[2] if "." in name else name
 
 

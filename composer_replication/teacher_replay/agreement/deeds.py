@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from composer_replication.teacher_replay.agreement.code import same_code
-from composer_replication.teacher_replay.agreement.command_lines import Form
 from composer_replication.teacher_replay.agreement.edits import Edit, are_independent, same_edit
 from composer_replication.teacher_replay.agreement.paths import is_absolute
 from composer_replication.teacher_replay.agreement.prose import likeness
+from composer_replication.teacher_replay.agreement.shell.lines import Form
+
+NOTES = frozenset({"\0notes"})
+"""What a deed touches that only writes down what is to be done: nothing else depends on it."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ def same_deeds(first: Sequence[Deed], second: Sequence[Deed]) -> float | None:
 
 def _independent(first: Deed, second: Deed) -> bool:
     if first.reads and second.reads:
+        return True
+    if NOTES in (first.touches, second.touches) and first.touches != second.touches:
         return True
     if first.touches is None or second.touches is None:
         return False

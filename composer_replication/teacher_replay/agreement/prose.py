@@ -8,7 +8,6 @@ words that carry content.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +20,7 @@ from composer_replication.teacher_replay.agreement.wording import (
     LITTLE_WORDS,
     NEGATIONS,
     NUMBERS,
+    PHRASES,
     are_opposite,
     is_word,
     meaning,
@@ -28,7 +28,7 @@ from composer_replication.teacher_replay.agreement.wording import (
 
 # One side says more than the other: what both say must outweigh it. Each says something of its own: much more so.
 _ALIKE_ENOUGH = 0.6
-_ALIKE_ENOUGH_DIFFERING = 0.75
+_ALIKE_ENOUGH_DIFFERING = 0.7
 # From here on two texts are one sentence with words exchanged, and not two sentences.
 _ONE_SENTENCE = 0.6
 _MOST_WORDS = 4_000
@@ -38,7 +38,6 @@ _FENCE = re.compile(r"```[\w+-]*\n?(.*?)```", re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\*\*[^*]{1,40}\*\*:?)\s*$", re.MULTILINE)
 _TOKEN = re.compile(r"[^\s`*,;!?()\[\]{}\"“”]+")
-_CLAUSE_END = re.compile(r"[.,;:!?]$")
 _CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}|^(?:None|True|False|NULL|null|nil)$")
 
 
@@ -72,7 +71,7 @@ def likeness(first: str, second: str, *, as_request: bool = False) -> Comparison
         # Nothing but little words: "Yes." against "OK, go on." cannot be told apart by them.
         alike = fuzz.ratio(" ".join(one.tokens), " ".join(other.tokens)) / 100
         return Comparison(alike == 1.0 and one.negations == other.negations, alike)
-    same = _may_say_the_same(one, other, as_request=as_request) and _is_alike_enough(one, other, alike)
+    same = _may_say_the_same(one, other, as_request=as_request) and _is_alike_enough(one, other, alike, as_request)
     return Comparison(same, alike)
 
 
@@ -81,47 +80,55 @@ def _may_say_the_same(one: _Text, other: _Text, *, as_request: bool) -> bool:
         return False
     if not one.names <= set(other.tokens) or not other.names <= set(one.tokens):
         return False
-    turned = {(name, direction) for name, direction in one.directions ^ other.directions}
     named_twice = {name for name, _ in one.directions} & {name for name, _ in other.directions}
-    if any(name in named_twice for name, _ in turned):
+    if any(name in named_twice for name, _ in one.directions ^ other.directions):
         return False
-    return not _swaps(one.content, other.content)
+    mine, theirs = set(map(meaning, one.tokens)), set(map(meaning, other.tokens))
+    return not any(are_opposite(a, b) for a in mine - theirs for b in theirs - mine)
 
 
-def _swaps(first: Sequence[str], second: Sequence[str]) -> bool:
-    """Whether "a does b" became "b does a"."""
-    threes = set(zip(first, first[1:], first[2:], strict=False))
-    others = set(zip(second, second[1:], second[2:], strict=False))
-    return any((c, b, a) in others and (c, b, a) not in threes and a != c for a, b, c in threes)
+def _is_alike_enough(one: _Text, other: _Text, alike: float, as_request: bool) -> bool:
+    mine, theirs = set(one.content), set(other.content)
+    enough = _ALIKE_ENOUGH if mine <= theirs or theirs <= mine else _ALIKE_ENOUGH_DIFFERING
+    return alike >= enough and not _exchanges(one, other, as_request)
 
 
-def _is_alike_enough(one: _Text, other: _Text, alike: float) -> bool:
-    mine, theirs = Counter(one.content), Counter(other.content)
-    only_mine, only_theirs = set(mine) - set(theirs), set(theirs) - set(mine)
-    if not only_mine or not only_theirs:
-        return alike >= _ALIKE_ENOUGH
-    if any(are_opposite(a, b) for a in only_mine for b in only_theirs):
-        return False
-    return alike >= _ALIKE_ENOUGH_DIFFERING and not _exchanges(one, other, only_mine, only_theirs)
+def _exchanges(one: _Text, other: _Text, as_request: bool) -> bool:
+    """Whether the texts are one sentence in which words with content are exchanged, for others or for each other.
 
-
-def _exchanges(one: _Text, other: _Text, only_mine: set[str], only_theirs: set[str]) -> bool:
-    """Whether the texts are one sentence in which a word with content is exchanged."""
+    The words of a query have no order, so there only an exchange for another word counts.
+    """
     distance = require("rapidfuzz.distance", "replay")
+    # In one order: where several alignments are as short, which is found depends on it.
+    one, other = sorted((one, other), key=lambda text: text.tokens)
     mine, theirs = [meaning(token) for token in one.tokens], [meaning(token) for token in other.tokens]
     if distance.Indel.normalized_similarity(mine, theirs) < _ONE_SENTENCE:
         return False
+    from_mine, from_theirs = set(one.content), set(other.content)
+    if as_request:
+        from_mine, from_theirs = from_mine - from_theirs, from_theirs - from_mine
     for step in distance.Levenshtein.opcodes(mine, theirs):
         gone, come = mine[step.src_start : step.src_end], theirs[step.dest_start : step.dest_end]
-        if step.tag == "replace" and only_mine & set(gone) and only_theirs & set(come):
-            return True
+        if step.tag == "replace" and from_mine & set(gone) and from_theirs & set(come):
+            return not _is_choice(mine, theirs)
     return False
+
+
+def _is_choice(mine: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Whether only the two sides of an "or" or "and" have changed places."""
+    if sorted(mine) != sorted(theirs):
+        return False
+    changed = [place for place, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b]
+    between = mine[changed[0] + 1 : changed[-1]]
+    return len(changed) == 2 and bool(between) and set(between) <= {"or", "and", "the", "a"}
 
 
 @lru_cache(maxsize=4096)
 def _text(text: str) -> _Text:
     asks = text.rstrip().endswith("?")
     text = _HEADING.sub(" ", text)
+    for phrase, word in PHRASES.items():
+        text = re.sub(phrase, word, text, flags=re.IGNORECASE)
     spans = [*_FENCE.findall(text), *_SPAN.findall(_FENCE.sub(" ", text))]
     quoted = {_usual(token) for span in spans for token in _TOKEN.findall(span)}
     tokens: list[str] = []
@@ -129,9 +136,10 @@ def _text(text: str) -> _Text:
     negations = 0
     for found in _TOKEN.findall(_FENCE.sub(r" \1 ", text))[:_MOST_WORDS]:
         whole = _trimmed(found)
-        if not whole:
+        if not any(character.isalnum() for character in whole):
             continue
-        for part in whole.split("-") if re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+)+", whole) else [whole]:
+        is_compound = re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+)+", whole) and whole.lower() not in quoted
+        for part in whole.split("-") if is_compound else [whole]:
             token = _usual(part)
             negations += token in NEGATIONS or token.endswith("n't")
             tokens.append(token)
@@ -140,7 +148,7 @@ def _text(text: str) -> _Text:
     content = [
         token if token in names and not is_word(token) else meaning(token)
         for token in tokens
-        if token in names or token not in LITTLE_WORDS
+        if token in names or not (token in LITTLE_WORDS or token.endswith("n't"))
     ]
     return _Text(tuple(tokens), tuple(content), frozenset(names), negations, asks, _directions(tokens, names))
 
@@ -159,7 +167,7 @@ def _is_name(token: str) -> bool:
     """Numbers, paths, options, identifiers: what must not be exchanged for anything else."""
     if token.lower() in NUMBERS or _CAMEL.search(token):
         return True
-    return not is_word(token) and any(character.isalnum() for character in token) and not token.endswith(("'t", "'ve"))
+    return not is_word(token)
 
 
 def _directions(tokens: Sequence[str], names: set[str]) -> frozenset[tuple[str, str]]:

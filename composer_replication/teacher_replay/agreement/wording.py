@@ -5,6 +5,16 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+
+def words_of(text: str) -> list[str]:
+    """The words of a table that is written as text."""
+    return text.split()
+
+
+def _lines(table: str) -> list[str]:
+    return table.strip().splitlines()
+
+
 _LITTLE = """
 a an the this that these those it its they them their there here he she we us our i me my mine you your
 is are was were be been being am do does did doing done have has had having will would shall should can could may might
@@ -15,8 +25,9 @@ which what who whom whose how why where when some any such very more most much m
 another anywhere somewhere everywhere ok okay sure yes great perfect alright right i've i'll i'd i'm you'd it's that's
 there's let's we'll we've don't doesn't didn't isn't aren't wasn't weren't can't won't cannot not no never nothing none
 nobody neither nor without one tell know say said says thing things way ways before after
+though although however rather prefer seem seems went
 use uses used using call calls called make makes made sum summary note
-""".split()
+"""
 _SAME = """
 delete remove drop erase
 leave keep stay remain retain
@@ -66,7 +77,8 @@ new
 test spec
 go proceed continue
 try attempt
-""".strip().splitlines()
+occur happen
+"""
 _OPPOSITE = """
 add remove
 add delete
@@ -101,21 +113,46 @@ load save
 send receive
 public private
 local remote
-client server
 input output
 ascending descending
 up down
 upgrade downgrade
 more less
+more fewer
+before after
+with without
+if unless
+above below
+over under
+in out
+everyone only
+client server
+parent child
+left right
+top bottom
+upper lower
+source target
+request response
 old new
 present missing
-""".strip().splitlines()
+"""
 
-NEGATIONS = frozenset("not no never nothing none nobody neither nor without cannot unable n't".split())
-DIRECTIONS = frozenset("from to into before after than".split())
+NEGATIONS = frozenset(words_of("not no never nothing none nobody neither nor without cannot unable"))
+PHRASES = {
+    r"\bpull requests?\b": "pr",
+    r"\b(?:log|sign)(?:ged|ging|ned|ning)? in\b": "login",
+    r"\blooks? like\b": "seems",
+    r"\b(?:as well|at all|for now|so far|at the moment|right now)\b": "",
+    r"\bset up\b": "setup",
+    r"\bget rid of\b": "remove",
+    r"\bmake sure\b": "ensure",
+    r"\bno longer\b": "not",
+    r"\b(?:is|are|was|were) (?:gone)\b": "is removed",
+}
+DIRECTIONS = frozenset(words_of("from to into before after than"))
 NUMBERS = {
     word: str(value)
-    for value, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve".split())
+    for value, word in enumerate(words_of("zero one two three four five six seven eight nine ten eleven twelve"))
     if word != "one"
 }
 
@@ -134,9 +171,11 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 2 and word[-1] == word[-2] and word[-1].isalpha() else word
 
 
-LITTLE_WORDS = frozenset(_LITTLE)
-_MEANING = {stem(word): stem(line.split()[0]) for line in reversed(_SAME) for word in line.split()}
-_OPPOSITES = frozenset(frozenset(_MEANING.get(stem(word), stem(word)) for word in line.split()) for line in _OPPOSITE)
+LITTLE_WORDS = frozenset(words_of(_LITTLE))
+_MEANING = {stem(word): stem(line.split()[0]) for line in reversed(_lines(_SAME)) for word in line.split()}
+_OPPOSITES = frozenset(
+    frozenset(_MEANING.get(stem(word), stem(word)) for word in line.split()) for line in _lines(_OPPOSITE)
+)
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?", re.IGNORECASE)
 
 

@@ -8,13 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.agreement.command_lines import Line
+    from composer_replication.teacher_replay.agreement.shell.lines import Line
 
 _SUBSTITUTION = re.compile(r"s([^\w\s\\])(.*)\1([gimI0-9]*)", re.DOTALL)
 
 
 def usual_line(line: Line) -> Line:
     """The line in the words that stand for all its equals."""
+    if line.name.startswith("git "):
+        shown = [value for value in line.values("-c") if value.startswith(("color.", "core.pager", "advice."))]
+        line = replace(line, options=tuple(one for one in line.options if one[0] != "-c" or one[1] not in shown))
     rule = _RULES.get(line.name) or _RULES.get(line.name.partition(" ")[0])
     return line if rule is None else rule(line)
 
@@ -36,8 +39,8 @@ def _revision(operand: str) -> str:
 
 def _git_branch(line: Line) -> Line:
     if line.option("-D") is not None:
-        return replace(line.without("-D"), options=(("-d", ""), ("-f", "")))
-    return line
+        return replace(line, options=tuple(sorted({*line.without("-D").options, ("-d", ""), ("-f", "")})))
+    return line if line.operands else line.without("--list")
 
 
 def _git_rev_parse(line: Line) -> Line:
@@ -64,14 +67,11 @@ def _git_reset(line: Line) -> Line:
 
 
 def _git_stash(line: Line) -> Line:
+    line = replace(line, operands=tuple(operand for operand in line.operands if operand != "stash@{0}"))
     if line.operands[:1] in (("push",), ("save",)):
         message = line.operands[1:] if line.operands[0] == "save" else ()
         options = (*line.options, *(("-m", text) for text in message))
         return replace(line, options=tuple(sorted(options)), operands=line.operands[1:] if not message else ())
-    return line
-
-
-def _git_commit(line: Line) -> Line:
     return line
 
 
@@ -84,9 +84,15 @@ def _pytest(line: Line) -> Line:
 
 def _curl(line: Line) -> Line:
     method = (line.option("-X") or "").upper()
-    sends = any(line.option(name) is not None for name in ("-d", "--data-raw", "--data-binary", "-F", "--data-urlencode", "--json"))
+    sends = any(
+        line.option(name) is not None
+        for name in ("-d", "--data-raw", "--data-binary", "-F", "--data-urlencode", "--json")
+    )
     implied = "HEAD" if line.option("-I") is not None else "POST" if sends and line.option("-G") is None else "GET"
-    options = [("-d", value) if name == "--data-raw" and not value.startswith("@") else (name, value) for name, value in line.without("-X").options]
+    options = [
+        ("-d", value) if name == "--data-raw" and not value.startswith("@") else (name, value)
+        for name, value in line.without("-X").options
+    ]
     if method and method != implied:
         options.append(("-X", method))
     operands = tuple(operand.rstrip("/") if operand.count("/") <= 3 else operand for operand in line.operands)
@@ -101,14 +107,25 @@ def _tar(line: Line) -> Line:
 def _sed(line: Line) -> Line:
     """The script as an operand, its delimiter a slash where that reads the same."""
     scripts = line.values("-e")
-    operands = (*scripts, *line.operands) if len(scripts) == 1 else line.operands
+    operands = (";".join(scripts), *line.operands) if scripts else line.operands
     if not operands:
         return line
     script = operands[0]
     found = _SUBSTITUTION.fullmatch(script)
     if found is not None and found[1] != "/" and "/" not in found[2] and found[2].count(found[1]) == 1:
         script = f"s/{found[2].replace(found[1], '/')}/{found[3]}"
-    return replace(line.without("-e") if len(scripts) == 1 else line, operands=(script, *operands[1:]))
+    return replace(line.without("-e"), operands=(script, *operands[1:]))
+
+
+def _awk(line: Line) -> Line:
+    if not line.operands or line.operands[0].startswith("-"):
+        return line
+    program = re.sub(r"\s*([{}();,])\s*", r"\1", " ".join(line.operands[0].split()))
+    return replace(line, name="awk", operands=(program, *line.operands[1:]))
+
+
+def _systemctl(line: Line) -> Line:
+    return replace(line, operands=tuple(operand.removesuffix(".service") for operand in line.operands))
 
 
 def _sql(line: Line) -> Line:
@@ -118,7 +135,9 @@ def _sql(line: Line) -> Line:
 
 
 def _go(line: Line) -> Line:
-    return line if line.operands or line.name not in ("go test", "go build", "go vet") else replace(line, operands=(".",))
+    return (
+        line if line.operands or line.name not in ("go test", "go build", "go vet") else replace(line, operands=(".",))
+    )
 
 
 def _cargo(line: Line) -> Line:
@@ -160,6 +179,9 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "curl": _curl,
     "tar": _tar,
     "sed": _sed,
+    "awk": _awk,
+    "gawk": _awk,
+    "systemctl": _systemctl,
     "psql": _sql,
     "sqlite3": _sql,
     "mysql": _sql,

@@ -6,13 +6,12 @@ import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
-from composer_replication.teacher_replay.agreement.command_meanings import usual_line
-from composer_replication.teacher_replay.agreement.command_table import COMMANDS, SUBCOMMANDS, UNKNOWN, Command
-from composer_replication.teacher_replay.agreement.command_words import usual_words
 from composer_replication.teacher_replay.agreement.paths import seen_from
-from composer_replication.teacher_replay.agreement.shell_words import ACTIVE
+from composer_replication.teacher_replay.agreement.shell.meanings import usual_line
+from composer_replication.teacher_replay.agreement.shell.names import usual_words
+from composer_replication.teacher_replay.agreement.shell.table import UNKNOWN, Command, commands, subcommands
+from composer_replication.teacher_replay.agreement.shell.words import ACTIVE
 
 Form = tuple[object, ...]
 """What two commands are compared by; it can be hashed."""
@@ -42,7 +41,18 @@ _MODULE_PROGRAMS = {
     "scrapy", "mkdocs", "pipenv", "django", "pdm", "ipython", "hatch", "streamlit", "vulture",
 }  # fmt: skip
 # Programs that run the command behind them in another environment or as another user.
-_PREFIXES = ("uv run", "poetry run", "pipenv run", "pdm run", "hatch run", "rye run", "bundle exec", "npx", "sudo", "bunx")
+_PREFIXES = (
+    "uv run",
+    "poetry run",
+    "pipenv run",
+    "pdm run",
+    "hatch run",
+    "rye run",
+    "bundle exec",
+    "npx",
+    "sudo",
+    "bunx",
+)
 
 # Programs whose words are a language of their own.
 _TAKEN_AS_WRITTEN = ("find", "awk", "gawk", "echo", "printf", "test", "expr", "cd", "source", "export")
@@ -77,15 +87,15 @@ class Line:
     def form(self, directory: str | None) -> Form:
         """What the line is compared by, its operands seen from a directory."""
         operands = tuple(self._operand(operand, directory) for operand in self.operands)
-        if self.command.any_order:
+        if self.command.has("any_order"):
             operands = tuple(sorted(operands))
         inner = None if self.inner is None else self.inner.form(directory)
         return (self.name, self.options, operands, self.variables, self.redirects, inner, self.code)
 
     def _operand(self, operand: str, directory: str | None) -> str:
-        if not self.command.paths:
+        if self.command.has("words"):
             return operand
-        if self.command.bound or "/" in operand or re.search(r"\.\w+$", operand):
+        if self.command.has("bound") or "/" in operand or re.search(r"\.\w+$", operand):
             return tidy(operand, directory)
         return tidy(operand, None)
 
@@ -111,6 +121,8 @@ def read_line(words: Sequence[str]) -> Line:
     name, arguments = program_name(words[0]), list(words[1:])
     if "node_modules/.bin/" in name:
         name, arguments = "npx", [posixpath.basename(name), *arguments]
+    if name == "printenv" and not arguments:
+        name = "env"
     if name in ("egrep", "fgrep"):
         name, arguments = "grep", ["-E" if name == "egrep" else "-F", *arguments]
     if name == "docker-compose":
@@ -118,7 +130,7 @@ def read_line(words: Sequence[str]) -> Line:
     if name == "test" and arguments and arguments[-1] in ("]", "]]"):
         arguments.pop()
     if name in _TAKEN_AS_WRITTEN:
-        return Line(name, operands=tuple(arguments))
+        return usual_line(Line(name, operands=tuple(arguments)))
     if name == "python":
         return _read_python(arguments)
     name, arguments = usual_words(name, arguments)
@@ -127,8 +139,8 @@ def read_line(words: Sequence[str]) -> Line:
         if [name, *arguments[: len(own) - 1]] == own:
             return _read_prefixed(prefix, arguments[len(own) - 1 :])
     before: list[tuple[str, str]] = []
-    while name in SUBCOMMANDS:
-        given, rest = _options(arguments, _global_options(name), stops=True)
+    while name in subcommands():
+        given, rest = _options(arguments, subcommands()[name], stops=True)
         before += given
         if not rest:
             break
@@ -137,9 +149,12 @@ def read_line(words: Sequence[str]) -> Line:
 
 
 def _read(name: str, arguments: list[str], before: Sequence[tuple[str, str]] = ()) -> Line:
-    command = COMMANDS.get(name) or COMMANDS.get(name.partition(" ")[0], UNKNOWN)
-    if command.inner:
+    command = commands().get(name) or commands().get(name.partition(" ")[0], UNKNOWN)
+    if command.has("inner"):
         options, rest = _options(arguments, command, stops=True)
+        if name == "xargs":
+            line = _line(name, options, [], command)
+            return replace(line, inner=read_line(rest)) if rest else line
         line = _line(name, [*before, *options], rest[:1], command)
         return replace(line, inner=_inner(name, rest)) if len(rest) > 1 else line
     options, operands = _options(arguments, command)
@@ -147,7 +162,7 @@ def _read(name: str, arguments: list[str], before: Sequence[tuple[str, str]] = (
 
 
 def _inner(name: str, rest: list[str]) -> Line | None:
-    """The line of the program that runs inside: of its own name for xargs and ssh, else options and operands alone."""
+    """The line of the program that runs inside; behind a script of its own, its options and operands alone."""
     if name in ("docker run", "docker exec", "docker compose exec", "docker compose run", "ssh"):
         return read_line(rest[1:])
     options, operands = _options(rest[1:], UNKNOWN)
@@ -165,7 +180,7 @@ def _read_prefixed(prefix: str, arguments: list[str]) -> Line:
 
 
 def _read_python(arguments: list[str]) -> Line:
-    command = COMMANDS["python"]
+    command = commands()["python"]
     for place, word in enumerate(arguments):
         if word in ("-m", "-c") and place + 1 < len(arguments):
             before, _ = _options(arguments[:place], command)
@@ -177,15 +192,18 @@ def _read_python(arguments: list[str]) -> Line:
             return line if word == "-m" else replace(line, code=value)
         if not word.startswith("-"):
             break
-    return _read("python", arguments)
+    return usual_line(_read("python", arguments))
 
 
 def _line(name: str, options: Sequence[tuple[str, str]], operands: Sequence[str], command: Command) -> Line:
+    alone = len(options) == 1 and not operands
     kept = [
-        (option, tidy(value)) for option, value in options if not _is_shown(option, value, command, alone=len(options) == 1 and not operands)
+        (option, tidy(value) if value.startswith(("./", "../", "/")) else value)
+        for option, value in options
+        if not _is_shown(option, value, command, alone=alone)
     ]
     kept = [(option, value) for option, value in kept if command.defaults.get(option) != value]
-    if command.here and not operands:
+    if command.has("here") and not operands:
         operands = ["."]
     return Line(name, tuple(sorted(kept, key=lambda option: option[0])), tuple(operands), command=command)
 
@@ -193,11 +211,11 @@ def _line(name: str, options: Sequence[tuple[str, str]], operands: Sequence[str]
 def _is_shown(option: str, value: str, command: Command, *, alone: bool) -> bool:
     if option in command.shown:
         return True
-    if command.known and option in command.spellings:
+    if command.is_known and option in command.spellings:
         return False
     if _SHOWN_ANYWHERE.fullmatch(option) and (not value or "colo" in option):
         return True
-    return not command.known and option in _SHORT_SHOWN and not value and not alone
+    return not command.is_known and option in _SHORT_SHOWN and not value and not alone
 
 
 def _options(
@@ -229,20 +247,19 @@ def _options(
 def _option(word: str, following: str | None, command: Command) -> list[tuple[str, str, bool]]:
     """The options in one word, with their values, and whether a value was the following word."""
     is_value = following is not None and (not following.startswith("-") or bool(_NUMBER_OPTION.fullmatch(following)))
-    if word.startswith("--") or command.long_dash or not command.known:
+    if word.startswith("--") or command.has("long_dash") or not command.is_known:
         name, equals, value = word.partition("=")
-        if word.startswith("--") or command.long_dash:
-            standing = command.spellings.get(name, name)
-        else:
-            standing = name
+        standing = command.spellings.get(name, name if word.startswith("--") else _in_order(name))
         if equals:
             return [(standing, value, False)]
         if standing in command.valued:
             return [(standing, following or "", following is not None)]
+        if following in ("true", "false") and word.startswith("--"):
+            return [(standing, following, True)]
         if name in command.spellings or _SHOWN_ANYWHERE.fullmatch(name) or name in _SHORT_SHOWN or not is_value:
             return [(standing, "", False)]
         # Nothing says whether it takes the next word: taken so by everyone, it compares the same with "=" and without.
-        return [(standing, following or "", True)] if not command.known else [(standing, "", False)]
+        return [(standing, following or "", True)] if not command.is_known else [(standing, "", False)]
     if word in command.spellings:
         standing = command.spellings[word]
         takes = standing in command.valued and (standing != "-j" or (following or "").isdigit())
@@ -263,16 +280,9 @@ def _option(word: str, following: str | None, command: Command) -> list[tuple[st
     return found
 
 
-@cache
-def _global_options(name: str) -> Command:
-    spellings: dict[str, str] = {}
-    valued: set[str] = set()
-    for entry in SUBCOMMANDS[name].split():
-        first, *others = entry.rstrip("=").split("/")
-        spellings.update(dict.fromkeys((first, *others), first))
-        if entry.endswith("="):
-            valued.add(first)
-    return Command(spellings, frozenset(valued))
+def _in_order(cluster: str) -> str:
+    """Letters behind a dash in one order: whichever they are, they are the same ones."""
+    return "-" + "".join(sorted(cluster[1:])) if re.fullmatch(r"-[A-Za-z]{2,6}", cluster) else cluster
 
 
 def is_plain(*words: str) -> bool:

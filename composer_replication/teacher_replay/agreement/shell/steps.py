@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from composer_replication.teacher_replay.agreement.command_lines import Form, Line, is_plain, program_name, read_line
 from composer_replication.teacher_replay.agreement.paths import seen_from
-from composer_replication.teacher_replay.agreement.shell_words import (
+from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, is_plain, program_name, read_line
+from composer_replication.teacher_replay.agreement.shell.words import (
     ACTIVE,
     Operator,
     Redirect,
@@ -20,6 +20,7 @@ from composer_replication.teacher_replay.agreement.shell_words import (
     Token,
     Word,
     shell_tokens,
+    spelled_out,
 )
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
@@ -28,7 +29,15 @@ _CLOSES = {"done", "fi", "esac"}
 _BETWEEN = {"do", "then", "else", "elif", "in", "function"}
 _SHELLS = {"bash", "sh", "zsh", "dash"}
 # Variables about how output looks.
-_SHOWN_VARIABLES = ("NO_COLOR=", "FORCE_COLOR=0", "PAGER=cat", "GIT_PAGER=", "TERM=dumb", "PYTHONUNBUFFERED=", "CLICOLOR=")
+_SHOWN_VARIABLES = (
+    "NO_COLOR=",
+    "FORCE_COLOR=0",
+    "PAGER=cat",
+    "GIT_PAGER=",
+    "TERM=dumb",
+    "PYTHONUNBUFFERED=",
+    "CLICOLOR=",
+)
 _DEEPEST = 5
 
 
@@ -56,7 +65,11 @@ def shell_steps(command: str, directory: str | None = None) -> list[Step]:
     Raises:
         ShellSyntaxError: it cannot be read.
     """
-    steps = list(_steps(shell_tokens(command), _Surroundings(directory), 0))
+    around = _Surroundings(None if directory == "." else directory)
+    steps = list(_steps(shell_tokens(command), around, 0))
+    if not steps:
+        # Nothing is done but that the shell stands elsewhere, or knows a variable.
+        return [Step(raw=(around.directory or "", *sorted(around.variables)))]
     doing = [step for step in steps if not _only_tells(step)]
     return doing or steps
 
@@ -186,7 +199,7 @@ def _simple(tokens: Sequence[Token]) -> tuple[list[str], list[str], tuple[tuple[
         elif not words and _ASSIGNMENT.match(token.text):
             variables.append(token.text)
         else:
-            words.append(token.text)
+            words += spelled_out(token.text)
     return words, variables, tuple(sorted(redirects)), document
 
 
@@ -205,7 +218,9 @@ def _unwrapped(words: list[str], variables: list[str]) -> list[str]:
     """The command behind `time`, `timeout 60`, `env X=1` and the like."""
     while words:
         name, rest = program_name(words[0].removeprefix("\\")), words[1:]
-        if name in ("time", "nohup", "exec", "builtin", "unbuffer") or (name == "command" and rest[:1] not in (["-v"], ["-V"])):
+        if name in ("time", "nohup", "exec", "builtin", "unbuffer") or (
+            name == "command" and rest[:1] not in (["-v"], ["-V"])
+        ):
             rest = _behind_options(rest, valued=())
         elif name == "env" and rest:
             rest = _behind_options(rest, valued=("-u",))
@@ -247,7 +262,8 @@ def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
     name = words[0]
     if name in ("cd", "pushd"):
         target = next((word for word in words[1:] if not word.startswith("-")), "~")
-        around.directory = seen_from(around.directory, "$OLDPWD" if words[1:2] == ["-"] else target)
+        moved = seen_from(around.directory, "$OLDPWD" if words[1:2] == ["-"] else target)
+        around.directory = None if moved == "." else moved
         return True
     if name == "export" and len(words) > 1 and all(_ASSIGNMENT.match(word) for word in words[1:]):
         around.variables += words[1:]
