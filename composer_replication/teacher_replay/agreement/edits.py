@@ -39,8 +39,20 @@ def same_edit(first: Edit, second: Edit, path: str = "") -> bool:
         if not same_comments(comments, other_ones):
             return False
     if first.all_places or (first.in_each_line and second.in_each_line):
+        one, other = _without_end(one), _without_end(other)
         return (one.old, one.new) == (other.old, other.new)
-    return _headers_meet(one, other) and (_same_change(one, other) or _contains(one, other) or _contains(other, one))
+    if not _headers_meet(one, other):
+        return False
+    return _same_effect(_without_end(one), _without_end(other)) or _same_effect(one, other)
+
+
+def _same_effect(first: Edit, second: Edit) -> bool:
+    return _same_change(first, second) or _contains(first, second) or _contains(second, first)
+
+
+def _without_end(edit: Edit) -> Edit:
+    """An edit without closing newlines, which are left out or put in as it happens."""
+    return replace(edit, old=edit.old.rstrip("\n"), new=edit.new.rstrip("\n"))
 
 
 def are_independent(first: Edit, second: Edit) -> bool:
@@ -78,12 +90,12 @@ def single_changes(edit: Edit) -> Iterator[Edit]:
 
 
 def _code_only(edit: Edit, path: str) -> tuple[Edit, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The edit without comments and closing newlines, and the comments that it adds and takes away."""
+    """The edit without comments, and the comments that it adds and takes away."""
     old, old_comments = without_comments(edit.old, path)
     new, new_comments = without_comments(edit.new, path)
     added = tuple(comment for comment in new_comments if comment not in old_comments)
     removed = tuple(comment for comment in old_comments if comment not in new_comments)
-    return replace(edit, old=old.rstrip("\n"), new=new.rstrip("\n")), (added, removed)
+    return replace(edit, old=old, new=new), (added, removed)
 
 
 def _headers_meet(first: Edit, second: Edit) -> bool:

@@ -21,16 +21,20 @@ from composer_replication.teacher_replay.agreement.wording import (
     NEGATIONS,
     NUMBERS,
     PHRASES,
+    RESTRICTIONS,
     are_opposite,
     is_word,
     meaning,
 )
 
-# One side says more than the other: what both say must outweigh it. Each says something of its own: much more so.
-_ALIKE_ENOUGH = 0.6
-_ALIKE_ENOUGH_DIFFERING = 0.7
+# How much of what both say must be common.
+_ALIKE_ENOUGH = 0.7
+# So many words in a row that only one side has are a statement of their own.
+_STATEMENT = 3
 # From here on two texts are one sentence with words exchanged, and not two sentences.
 _ONE_SENTENCE = 0.6
+# From here on two texts consist of the same words.
+_SAME_WORDS = 0.85
 _MOST_WORDS = 4_000
 _LONGEST = 20_000
 
@@ -38,18 +42,24 @@ _FENCE = re.compile(r"```[\w+-]*\n?(.*?)```", re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\*\*[^*]{1,40}\*\*:?)\s*$", re.MULTILINE)
 _TOKEN = re.compile(r"[^\s`*,;!?()\[\]{}\"“”]+")
+# A request, politely put.
+_REQUEST = re.compile(
+    r"(?:^|[.!?:]\s+)(?:could|can|would|will) you (?!like|want|prefer|rather|tell|say|confirm|explain)[^.!?]*\?\s*$",
+    re.IGNORECASE,
+)
 _CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}|^(?:None|True|False|NULL|null|nil)$")
 
 
 @dataclass(frozen=True)
 class _Text:
     """A text taken apart: its tokens in lower case, the meanings of those that carry content, the names among them,
-    how often it negates, whether it asks."""
+    how often it negates, what it restricts, whether it asks."""
 
     tokens: tuple[str, ...]
     content: tuple[str, ...]
     names: frozenset[str]
     negations: int
+    restrictions: frozenset[str]
     asks: bool
     directions: frozenset[tuple[str, str]]
 
@@ -76,6 +86,8 @@ def likeness(first: str, second: str, *, as_request: bool = False) -> Comparison
 
 
 def _may_say_the_same(one: _Text, other: _Text, *, as_request: bool) -> bool:
+    if one.restrictions != other.restrictions:
+        return False
     if one.negations != other.negations or (one.asks != other.asks and not as_request):
         return False
     if not one.names <= set(other.tokens) or not other.names <= set(one.tokens):
@@ -88,9 +100,18 @@ def _may_say_the_same(one: _Text, other: _Text, *, as_request: bool) -> bool:
 
 
 def _is_alike_enough(one: _Text, other: _Text, alike: float, as_request: bool) -> bool:
-    mine, theirs = set(one.content), set(other.content)
-    enough = _ALIKE_ENOUGH if mine <= theirs or theirs <= mine else _ALIKE_ENOUGH_DIFFERING
-    return alike >= enough and not _exchanges(one, other, as_request)
+    adds = _adds(one.content, other.content) or _adds(other.content, one.content)
+    return alike >= _ALIKE_ENOUGH and not adds and not _exchanges(one, other, as_request)
+
+
+def _adds(content: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a text says something of its own beside what the other says."""
+    known, run = set(other), 0
+    for word in content:
+        run = 0 if word in known else run + 1
+        if run == _STATEMENT:
+            return True
+    return False
 
 
 def _exchanges(one: _Text, other: _Text, as_request: bool) -> bool:
@@ -104,13 +125,18 @@ def _exchanges(one: _Text, other: _Text, as_request: bool) -> bool:
     mine, theirs = [meaning(token) for token in one.tokens], [meaning(token) for token in other.tokens]
     if distance.Indel.normalized_similarity(mine, theirs) < _ONE_SENTENCE:
         return False
-    from_mine, from_theirs = set(one.content), set(other.content)
-    if as_request:
-        from_mine, from_theirs = from_mine - from_theirs, from_theirs - from_mine
+    has_same_words = distance.Indel.normalized_similarity(sorted(mine), sorted(theirs)) >= _SAME_WORDS
+    common = set(one.content) & set(other.content)
+    only_mine, only_theirs = set(one.content) - common, set(other.content) - common
     for step in distance.Levenshtein.opcodes(mine, theirs):
-        gone, come = mine[step.src_start : step.src_end], theirs[step.dest_start : step.dest_end]
-        if step.tag == "replace" and from_mine & set(gone) and from_theirs & set(come):
-            return not _is_choice(mine, theirs)
+        gone, come = set(mine[step.src_start : step.src_end]), set(theirs[step.dest_start : step.dest_end])
+        if step.tag != "replace":
+            continue
+        if only_mine & gone and only_theirs & come:
+            return True
+        swaps = has_same_words and common & gone and common & come
+        if swaps and not as_request and not _is_choice(mine, theirs):
+            return True
     return False
 
 
@@ -125,7 +151,7 @@ def _is_choice(mine: Sequence[str], theirs: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _text(text: str) -> _Text:
-    asks = text.rstrip().endswith("?")
+    asks = text.rstrip().endswith("?") and not _REQUEST.search(text)
     text = _HEADING.sub(" ", text)
     for phrase, word in PHRASES.items():
         text = re.sub(phrase, word, text, flags=re.IGNORECASE)
@@ -150,7 +176,9 @@ def _text(text: str) -> _Text:
         for token in tokens
         if token in names or not (token in LITTLE_WORDS or token.endswith("n't"))
     ]
-    return _Text(tuple(tokens), tuple(content), frozenset(names), negations, asks, _directions(tokens, names))
+    restrictions = RESTRICTIONS & set(tokens)
+    directions = _directions(tokens, names)
+    return _Text(tuple(tokens), tuple(content), frozenset(names), negations, restrictions, asks, directions)
 
 
 def _trimmed(token: str) -> str:

@@ -49,7 +49,7 @@ folder directory dir
 function method
 handle cope
 require depend
-absent missing
+absent miss
 empty blank
 configure config configuration setup set
 big large
@@ -134,11 +134,19 @@ upper lower
 source target
 request response
 old new
-present missing
+present miss
 """
 
 NEGATIONS = frozenset(words_of("not no never nothing none nobody neither nor without cannot unable"))
 PHRASES = {
+    r"\b(?:is|are|was|were)(?: not|n't) (?:installed|found|there|present|available|defined)\b": "is missing",
+    r"\b(?:can't|cannot|can not|could not|couldn't) find\b": "misses",
+    r"\bthere (?:is|are|was|were) no\b": "misses",
+    r"\bdo(?:es)?(?: not|n't) exist\b": "is missing",
+    r"\b(?:not able|unable) to\b": "cannot",
+    r"\bno changes? (?:is|are|was|were) (?:needed|required|necessary|made)\b": "unchanged",
+    r"\bleft (?:the )?(?:\w+ )?(?:alone|unchanged|untouched|as it is)\b": "unchanged",
+    r"\b(?:is|are) green\b": "passes",
     r"\bpull requests?\b": "pr",
     r"\b(?:log|sign)(?:ged|ging|ned|ning)? in\b": "login",
     r"\blooks? like\b": "seems",
@@ -147,8 +155,9 @@ PHRASES = {
     r"\bget rid of\b": "remove",
     r"\bmake sure\b": "ensure",
     r"\bno longer\b": "not",
-    r"\b(?:is|are|was|were) (?:gone)\b": "is removed",
+    r"\b(?:is|are|was|were) gone\b": "is removed",
 }
+RESTRICTIONS = frozenset(words_of("except only almost nearly partly partially mostly unless until half some"))
 DIRECTIONS = frozenset(words_of("from to into before after than"))
 NUMBERS = {
     word: str(value)
@@ -157,25 +166,40 @@ NUMBERS = {
 }
 
 
+_IRREGULAR = dict(
+    pair.split("/")
+    for pair in words_of(
+        "wrote/write written/write overwritten/overwrite overwrote/overwrite broke/break broken/break "
+        "found/find ran/run left/leave kept/keep took/take taken/take gave/give given/give sent/send "
+        "built/build began/begin begun/begin shown/show threw/throw thrown/throw hid/hide hidden/hide "
+        "lost/lose chose/choose chosen/choose held/hold came/come saw/see seen/see meant/mean "
+        "brought/bring thought/think caught/catch"
+    )
+)
+
+
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
     """A word without its ending: "closed" and "closes" are one."""
     word = word.lower().removesuffix("'s")
+    word = _IRREGULAR.get(word, word)
     if len(word) > 4 and word.endswith(("ies", "ied")):
         word = word[:-3] + "y"
-    for ending in ("ing", "edly", "ed", "es", "s", "ly"):
+    for ending in ("ations", "ation", "ments", "ment"):
+        if len(word) > len(ending) + 3 and word.endswith(ending):
+            return word[: -len(ending)]
+    for ending in ("ions", "ion", "ing", "edly", "ed", "es", "s", "ly"):
         if len(word) > len(ending) + 2 and word.endswith(ending) and not word.endswith("ss"):
             word = word[: -len(ending)]
             break
     word = word.removesuffix("e")
+    # "migrate", "migrated" and "migration" are one.
+    word = word.removesuffix("at") if len(word) > 5 else word
     return word[:-1] if len(word) > 2 and word[-1] == word[-2] and word[-1].isalpha() else word
 
 
 LITTLE_WORDS = frozenset(words_of(_LITTLE))
 _MEANING = {stem(word): stem(line.split()[0]) for line in reversed(_lines(_SAME)) for word in line.split()}
-_OPPOSITES = frozenset(
-    frozenset(_MEANING.get(stem(word), stem(word)) for word in line.split()) for line in _lines(_OPPOSITE)
-)
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?", re.IGNORECASE)
 
 
@@ -183,6 +207,9 @@ def meaning(word: str) -> str:
     """The word that stands for all that mean the same."""
     found = stem(word)
     return _MEANING.get(found, found)
+
+
+_OPPOSITES = frozenset(frozenset(map(meaning, line.split())) for line in _lines(_OPPOSITE))
 
 
 def are_opposite(first: str, second: str) -> bool:

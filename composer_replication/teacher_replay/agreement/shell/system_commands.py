@@ -6,6 +6,13 @@ TABLE = """
 # Files.
 cat: reads bound each
   shown -n/--number -b -A -v -e -E -s
+nl: reads bound each
+  shown -b/--body-numbering= -w/--number-width= -s=
+bat: reads bound each
+  shown -p/--plain --paging= --style= -n/--number --color=
+less: reads bound each
+  shown -R -N -F -X -S
+more: reads bound each
 ls: reads bound here
   -a/--all -A/--almost-all -l -R/--recursive -t -r/--reverse -S -d/--directory -i/--inode
   shown -1 -F/--classify -h/--human-readable --color -G -C -p --group-directories-first -x -m

@@ -142,6 +142,9 @@ class _Reader:
                 self.place += 2
             elif character in "$`":
                 parts.append(self._expansion())
+            elif character == "~" and self.place == start:
+                parts.append(f"{ACTIVE}${{HOME}}")
+                self.place += 1
             elif self._is_active(character, at_start=self.place == start):
                 parts.append(ACTIVE + character)
                 self.place += 1
@@ -151,14 +154,14 @@ class _Reader:
         return "".join(parts)
 
     def _is_active(self, character: str, *, at_start: bool) -> bool:
-        """Whether the shell makes something else of a character: globs, braces with choices, a home directory."""
+        """Whether the shell makes something else of a character: globs, and braces with choices."""
         following = self.text[self.place + 1 : self.place + 200]
         if character == "[":
             # Alone, or doubled, it is a command.
             return not at_start or not re.match(r"\[?\s", following)
         if character == "{":
             return "," in following.partition("}")[0]
-        return character in "*?" or (character == "~" and at_start)
+        return character in "*?"
 
     def _until_quote(self) -> str:
         end = self.text.find("'", self.place + 1)
