@@ -38,7 +38,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
     "search_dir": {"dir": ".", "dir_path": "."},
     "find_file": {"dir": ".", "dir_path": "."},
 }
-_SEARCH_TOOLS = frozenset(words_of("websearch web_search tool_search toolsearch google_web_search search_web"))
+SEARCH_TOOLS = frozenset(words_of("websearch web_search tool_search toolsearch google_web_search search_web"))
 
 
 def argument_forms(tool: str, arguments: Mapping[str, Any]) -> tuple[Form, tuple[str, ...]]:
@@ -72,7 +72,7 @@ def _is_for_the_reader(key: str, tool: str, arguments: Mapping[str, Any]) -> boo
 
 def _is_prose(key: str, value: str, tool: str) -> bool:
     if key == "query":
-        return tool in _SEARCH_TOOLS
+        return tool in SEARCH_TOOLS
     return key in _PROSE or key in FOR_THE_READER
 
 

@@ -69,14 +69,20 @@ def without_comments(text: str, path: str) -> tuple[str, tuple[str, ...]]:
     comments: list[str] = []
 
     def replaced(found: re.Match[str]) -> str:
-        if found["string"] is None:
-            comments.append(found[0].strip("#/*-! \t\n"))
+        if found["string"] is None or _is_docstring(found, language):
+            comments.append(found[0].strip("#/*-<>!'\" \t\n"))
             return "\1"
         return _usual_quotes(found[0]) if language in _EITHER_QUOTE else found[0]
 
     lines = [line.rstrip() for line in pattern.sub(replaced, text).split("\n")]
     kept = [line.replace("\1", "").rstrip() for line in lines if line.strip() != "\1"]
     return "\n".join(kept), tuple(comments)
+
+
+def _is_docstring(found: re.Match[str], language: str) -> bool:
+    """Whether a string says what the code around it does."""
+    before = found.string[: found.start()].rpartition("\n")[2]
+    return language in ("py", "pyi") and found[0].startswith(('"""', "'''")) and not before.strip()
 
 
 def _usual_quotes(string: str) -> str:
@@ -96,6 +102,8 @@ def _comment_pattern(language: str) -> str | None:
         return r"#[^\n]*"
     if language in _SLASH:
         return r"//[^\n]*|/\*(?:.|\n)*?\*/"
+    if language in ("html", "xml", "svg"):
+        return r"<!--(?:.|\n)*?-->"
     if language == "css":
         return r"/\*(?:.|\n)*?\*/"
     return r"--[^\n]*" if language in _DASH else None

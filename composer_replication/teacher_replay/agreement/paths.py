@@ -6,7 +6,6 @@ import posixpath
 import re
 
 _OPAQUE = ("~", "$", "\0")
-_HERE = re.compile(r"\0\$(?:\{PWD\}|\(pwd\))/?")
 _ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
@@ -26,7 +25,6 @@ def is_absolute(path: str) -> bool:
 
 def seen_from(directory: str | None, path: str) -> str:
     """A path joined to the directory it is relative to; None is a directory that is not known."""
-    path = _HERE.sub("./", path)
     if directory is None or is_absolute(path) or _ELSEWHERE.match(path):
         return normal_path(path)
     return normal_path(f"{directory}/{path}")

@@ -7,14 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from composer_replication.teacher_replay.agreement.arguments import FOR_THE_READER, argument_forms, scalar
+from composer_replication.teacher_replay.agreement.arguments import FOR_THE_READER, SEARCH_TOOLS, argument_forms, scalar
 from composer_replication.teacher_replay.agreement.code import python_call, python_form
 from composer_replication.teacher_replay.agreement.deeds import NOTES, Deed, deed
 from composer_replication.teacher_replay.agreement.edits import Edit
 from composer_replication.teacher_replay.agreement.patches import edit_deed, is_patch, patch_deeds, write_deed
 from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.shell.deeds import line_edit, shell_deeds
-from composer_replication.teacher_replay.agreement.shell.searches import FILE_TYPES, files_form, search_form
+from composer_replication.teacher_replay.agreement.shell.searches import (
+    FILE_TYPES,
+    extended_pattern,
+    files_form,
+    search_form,
+)
 from composer_replication.teacher_replay.agreement.shell.views import Lines, view_form
 from composer_replication.teacher_replay.agreement.wording import words_of
 from composer_replication.traces import ToolCall
@@ -39,7 +44,7 @@ def call_deeds(call: ToolCall) -> list[Deed]:
         return _raw_deeds(call.name, call.raw_arguments)
     name = call.name.lower()
     arguments = {key: value for key, value in call.arguments.items() if value is not None}
-    for reader in (_shell, _edit, _read, _write, _search, _files, _notebook, _patch, _line_edit):
+    for reader in (_shell, _edit, _read, _write, _search, _file_search, _files, _notebook, _patch, _line_edit):
         found = reader(name, arguments)
         if found is not None:
             return found
@@ -55,7 +60,17 @@ def _any_call(name: str, arguments: Mapping[str, Any]) -> Deed:
     path = _text(arguments, "notebook_path") or ""
     # Sub-agents that are started together run side by side.
     reads = bool(_READS.match(name)) or name == "task"
-    return deed("call", name, form, prose=prose, code=code, path=path, reads=reads, touches=touches)
+    return deed(
+        "call",
+        name,
+        form,
+        prose=prose,
+        is_query=name in SEARCH_TOOLS,
+        code=code,
+        path=path,
+        reads=reads,
+        touches=touches,
+    )
 
 
 def _raw_deeds(name: str, text: str) -> list[Deed]:
@@ -206,6 +221,19 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     return [deed(*form, reads=True, touches=frozenset({path}))]
 
 
+def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    text, file = _text(arguments, "search_term"), _text(arguments, "file", "file_path")
+    if (
+        name != "search_file"
+        or text is None
+        or file is None
+        or not _only(arguments, "search_term", "file", "file_path")
+    ):
+        return None
+    path = normal_path(file)
+    return [deed(*search_form(extended_pattern(text, "fixed"), [path]), reads=True, touches=frozenset({path}))]
+
+
 def _files(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     path = normal_path(_text(arguments, "path", "dir_path") or ".")
     if name == "glob" and (pattern := _text(arguments, "pattern")) is not None and _only(arguments, "pattern", "path"):
@@ -231,6 +259,11 @@ def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
         change = _change(called[1])
         if change is not None and isinstance(path := called[1].get("file_name"), str):
             return [edit_deed(path, change)]
+    if called is not None and called[0] == "append_file":
+        path, content = called[1].get("file_name"), called[1].get("content")
+        if isinstance(path, str) and isinstance(content, str) and len(called[1]) == 2:
+            where = normal_path(path)
+            return [deed("append", where, code=(content,), path=where, touches=frozenset({where}))]
     return [deed("notebook", python_form(code) or code.strip())]
 
 

@@ -16,17 +16,24 @@ def _lines(table: str) -> list[str]:
 
 
 _LITTLE = """
-a an the this that these those it its they them their there here he she we us our i me my mine you your
-is are was were be been being am do does did doing done have has had having will would shall should can could may might
-must let lets get got getting go goes going gone come comes want wants wanted like likes please need needs needed
-and or but so then than if else while because since as for of in on at by with to from into onto about over under up
-down out off per via also too just only even still yet already currently now soon later once again ever well moment
-which what who whom whose how why where when some any such very more most much many few both either own same other
-another anywhere somewhere everywhere ok okay sure yes great perfect alright right i've i'll i'd i'm you'd it's that's
-there's let's we'll we've don't doesn't didn't isn't aren't wasn't weren't can't won't cannot not no never nothing none
-nobody neither nor without one tell know say said says thing things way ways before after
-though although however rather prefer seem seems went
-use uses used using call calls called make makes made sum summary note
+a an the this that these those it its they them their there here he she we us our i me my mine you your is are was
+were be been being am do does did doing done have has had having will would shall should can could may might must
+let lets get got getting go goes going gone come comes want wants wanted like likes please need needs needed and or
+but so then than if else while because since as for of in on at by with to from into onto about over under up down
+out off per via also too just only even still yet already currently now soon later once again ever well moment all
+every each which what who whom whose how why where when some any such very more most much many few both either own
+same other another anywhere somewhere everywhere ok okay sure yes great perfect alright right i've i'll i'd i'm
+you'd it's that's there's let's we'll we've don't doesn't didn't isn't aren't wasn't weren't can't won't cannot not
+no never nothing none nobody neither nor without one tell know say said says thing things way ways before after due
+thanks hence thus therefore total simply actually really basically apparently successfully respectively able live
+lives lie lies sit sits located appear appears newer though although however rather prefer seem seems went use uses
+used using call calls called make makes made sum summary note
+"""
+_FUNCTION = """
+a an the this that these those it its they them their there here he she we us our i me my you your is are was were
+be been being am do does did have has had will would shall should can could may might must and or but so then if
+because since as for of in on at by with to from into about also too just even still already now please let i've
+i'll i'd i'm it's that's there's let's which what who how why where when all every each well one
 """
 _SAME = """
 delete remove drop erase
@@ -43,7 +50,7 @@ start begin
 bug issue problem defect
 error exception
 fail break
-whole full entire complete all every each
+whole full entire complete
 repo repository project codebase
 folder directory dir
 function method
@@ -58,8 +65,8 @@ quick fast
 move relocate
 finish end
 reply respond answer response
-increase raise bump
 decrease lower reduce
+increase raise
 stop halt
 allow permit
 place spot location
@@ -77,7 +84,36 @@ new
 test spec
 go proceed continue
 try attempt
-occur happen
+occur happen arise
+suggest recommend propose advise
+replace swap substitute
+split divide separate
+merge combine join
+include contain
+exclude omit skip ignore
+choose pick select
+avoid prevent
+deploy release ship publish
+revert undo rollback
+refactor restructure rewrite
+improve enhance
+unused dead
+necessary mandatory
+several multiple various
+entry item element record
+succeed pass
+auth authentication
+variable var
+admin administrator
+information info
+production prod
+development dev
+performance perf
+store save persist
+help assist
+read inspect view examine review investigate see
+upgrade bump
+invoke trigger
 """
 _OPPOSITE = """
 add remove
@@ -119,6 +155,11 @@ up down
 upgrade downgrade
 more less
 more fewer
+include exclude
+small big
+slow quick
+long short
+empty full
 before after
 with without
 if unless
@@ -153,6 +194,9 @@ PHRASES = {
     r"\b(?:as well|at all|for now|so far|at the moment|right now)\b": "",
     r"\bset up\b": "setup",
     r"\bget rid of\b": "remove",
+    r"\b(?:leave|left|leaving) out\b": "exclude",
+    r"\b(?:look|looked|looking|(?:take|have) a look) (?:at|into)\b": "inspect",
+    r"\bfind out why\b": "investigate",
     r"\bmake sure\b": "ensure",
     r"\bno longer\b": "not",
     r"\b(?:is|are|was|were) gone\b": "is removed",
@@ -198,6 +242,7 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 2 and word[-1] == word[-2] and word[-1].isalpha() else word
 
 
+FUNCTION_WORDS = frozenset(map(stem, words_of(_FUNCTION)))
 LITTLE_WORDS = frozenset(words_of(_LITTLE))
 _MEANING = {stem(word): stem(line.split()[0]) for line in reversed(_lines(_SAME)) for word in line.split()}
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?", re.IGNORECASE)

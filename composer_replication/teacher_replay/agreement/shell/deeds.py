@@ -11,7 +11,7 @@ from composer_replication.teacher_replay.agreement.deeds import Deed, deed
 from composer_replication.teacher_replay.agreement.edits import Edit
 from composer_replication.teacher_replay.agreement.patches import edit_deed, is_patch, move_deed, patch_deeds
 from composer_replication.teacher_replay.agreement.paths import seen_from
-from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, is_plain
+from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, into_folder, is_plain
 from composer_replication.teacher_replay.agreement.shell.pipelines import shortened
 from composer_replication.teacher_replay.agreement.shell.searches import find_form, globbed_form, line_search_form
 from composer_replication.teacher_replay.agreement.shell.steps import Step, shell_steps
@@ -96,11 +96,11 @@ def _known_deeds(step: Step) -> Iterator[Deed]:
     if len(step.stages) != 1 or first.variables:
         return
     document = step.documents[0]
-    if first.name in ("apply_patch", "applypatch"):
+    if first.name in ("apply_patch", "applypatch", "git apply", "patch"):
         text = (document if document is not None else " ".join(first.operands)).replace(ACTIVE, "")
         if is_patch(text):
             yield from patch_deeds(text, directory)
-        return
+            return
     if (found := written(first, document)) is not None:
         kind, target, content = found
         yield _of_path(directory, target, lambda at: (kind, at), content=content)
@@ -115,7 +115,8 @@ def _known_deeds(step: Step) -> Iterator[Deed]:
         for operand in first.operands:
             yield _of_operand(directory, replace(first, operands=(operand,)))
     elif first.name == "mv" and not first.options and len(first.operands) == 2:
-        yield move_deed(*first.operands, directory)
+        source, target = into_folder(first).operands
+        yield move_deed(source, target, directory)
 
 
 def _of_path(
@@ -158,6 +159,8 @@ def _stage_form(line: Line, directory: str | None, document: str | None, is_filt
         document = None
     if line.name == "python -c" and line.code is not None:
         line = replace(line, code=python_form(line.code) or line.code.strip())
+    if line.name == "cp":
+        line = into_folder(line)
     if line.name == "git commit":
         # Its message is compared as prose.
         line = line.without("-m")

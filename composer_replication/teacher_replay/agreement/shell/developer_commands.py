@@ -68,6 +68,7 @@ pnpm add: any_order words
 tsc:
   -p/--project= -b/--build -w/--watch
   shown --pretty
+  default -p=tsconfig.json
 eslint: any_order
   --fix --ext= -c/--config= --max-warnings=
   shown --quiet --color --no-color -f/--format=
@@ -125,6 +126,9 @@ terraform: long_dash
   -out= -var= -var-file= -target= -auto-approve -destroy
   shown -no-color -input=
 
+python -m unittest: words
+  -f/--failfast -k=
+  shown -v/--verbose -q/--quiet -b/--buffer
 gradle: words
   -x/--exclude-task= -p/--project-dir= --tests= --rerun-tasks
   shown -q/--quiet -i/--info -d/--debug -s/--stacktrace --console= --no-daemon --warning-mode=
@@ -157,6 +161,14 @@ bundle install: words
   shown --quiet -j/--jobs=
 gh pr create: words
   -t/--title= -b/--body= -d/--draft -B/--base= -H/--head= -f/--fill
+gh pr checkout: words
+  -R/--repo= -f/--force
+gh pr list: words reads
+  -R/--repo= -s/--state= -L/--limit= -a/--author=
+gh issue view: words reads
+  -R/--repo= -c/--comments
+gh issue list: words reads
+  -R/--repo= -s/--state= -L/--limit= -l/--label=
 gh pr view: words reads
   --json= -c/--comments
 gh pr diff: words reads
@@ -275,6 +287,7 @@ docker exec: inner words
 docker build:
   -t/--tag= -f/--file= --build-arg= --no-cache --target= --platform= --pull
   shown -q/--quiet --progress=
+  default -f=Dockerfile
 docker ps: reads words
   -a/--all -f/--filter=
   shown --format= --no-trunc

@@ -19,6 +19,7 @@ Form = tuple[object, ...]
 # Said by any program about what it prints.
 _SHOWN_ANYWHERE = re.compile(r"--(?:no-)?(?:colou?rs?|pager|progress)(?:=.*)?|--(?:quiet|silent|verbose)")
 _SHORT_SHOWN = ("-q", "-v", "-vv")
+_LONG_FOR_SHORT = {"--verbose": "-v", "--quiet": "-q", "-h": "--help"}
 _NUMBER_OPTION = re.compile(r"-(\d+)")
 _SYSTEM_FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/usr/sbin/", "/sbin/")
 _PROGRAM_NAMES = {
@@ -100,6 +101,14 @@ class Line:
         return tidy(operand, None)
 
 
+def into_folder(line: Line) -> Line:
+    """`mv a.py folder/` with the name that it gets there."""
+    if len(line.operands) == 2 and line.operands[1].endswith("/") and line.operands[1].strip("./"):
+        source, target = line.operands
+        return replace(line, operands=(source, target + posixpath.basename(source.rstrip("/"))))
+    return line
+
+
 def tidy(word: str, directory: str | None = None) -> str:
     """A word with its path in normal form, if it is one; the node of a test (`a.py::test`) stays behind it."""
     path, separator, rest = word.partition("::")
@@ -143,8 +152,11 @@ def read_line(words: Sequence[str]) -> Line:
         given, rest = _options(arguments, subcommands()[name], stops=True)
         before += given
         if not rest:
+            arguments = []
             break
         name, arguments = usual_words(f"{name} {rest[0]}", rest[1:])
+    if name in _PREFIXES:
+        return _read_prefixed(name, arguments)
     return usual_line(_read(name, arguments, before))
 
 
@@ -158,6 +170,8 @@ def _read(name: str, arguments: list[str], before: Sequence[tuple[str, str]] = (
         line = _line(name, [*before, *options], rest[:1], command)
         return replace(line, inner=_inner(name, rest)) if len(rest) > 1 else line
     options, operands = _options(arguments, command)
+    if not command.is_known:
+        options = [(_LONG_FOR_SHORT.get(option, option), value) for option, value in options]
     return _line(name, [*before, *options], operands, command)
 
 
@@ -166,7 +180,8 @@ def _inner(name: str, rest: list[str]) -> Line | None:
     if name in ("docker run", "docker exec", "docker compose exec", "docker compose run", "ssh"):
         return read_line(rest[1:])
     options, operands = _options(rest[1:], UNKNOWN)
-    return _line("", options, operands, UNKNOWN)
+    line = _line("", options, operands, UNKNOWN)
+    return line if line.options or line.operands else None
 
 
 def _read_prefixed(prefix: str, arguments: list[str]) -> Line:
@@ -196,7 +211,7 @@ def _read_python(arguments: list[str]) -> Line:
 
 
 def _line(name: str, options: Sequence[tuple[str, str]], operands: Sequence[str], command: Command) -> Line:
-    alone = len(options) == 1 and not operands
+    alone = len(options) == 1 and not operands and bool(name) and "/" not in name
     kept = [
         (option, tidy(value) if value.startswith(("./", "../", "/")) else value)
         for option, value in options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,7 +63,7 @@ def _git_reset(line: Line) -> Line:
         files = tuple(operand for operand in line.operands if operand != "HEAD")
         if files and all(re.search(r"[./]", name) and "~" not in name and "^" not in name for name in files):
             return replace(line, name="git restore", options=(("-S", ""),), operands=files)
-        return replace(line, options=(), operands=files)
+        return replace(line, options=(), operands=tuple(map(_revision, files)))
     return replace(line, operands=tuple(_revision(operand) for operand in line.operands if operand != "HEAD"))
 
 
@@ -78,25 +79,39 @@ def _git_stash(line: Line) -> Line:
 def _pytest(line: Line) -> Line:
     if line.option("--maxfail") == "1":
         line = replace(line.without("--maxfail"), options=(*line.without("--maxfail").options, ("-x", "")))
-    options = tuple(option for option in line.options if option != ("-p", "no:cacheprovider"))
+    options = tuple(one for one in line.options if one not in (("-p", "no:cacheprovider"), ("-p", "no:warnings")))
     return replace(line, options=tuple(sorted(set(options))))
 
 
+_SENDS = ("-d", "--data-binary", "-F", "--data-urlencode", "--json")
+
+
 def _curl(line: Line) -> Line:
-    method = (line.option("-X") or "").upper()
-    sends = any(
-        line.option(name) is not None
-        for name in ("-d", "--data-raw", "--data-binary", "-F", "--data-urlencode", "--json")
-    )
-    implied = "HEAD" if line.option("-I") is not None else "POST" if sends and line.option("-G") is None else "GET"
-    options = [
-        ("-d", value) if name == "--data-raw" and not value.startswith("@") else (name, value)
-        for name, value in line.without("-X").options
-    ]
-    if method and method != implied:
+    """A request with its method only where it is not implied, and its data and headers in one spelling."""
+    options = []
+    for name, value in line.without("-X").options:
+        if name == "--data-raw" and not value.startswith("@"):
+            name = "-d"
+        if name in _SENDS:
+            value = _json_form(value)
+        elif name == "-H":
+            header, colon, content = value.partition(":")
+            value = f"{header.lower()}{colon}{content.strip()}"
+        options.append((name, value))
+    given = {name for name, _ in options}
+    implied = "HEAD" if "-I" in given else "POST" if given & set(_SENDS) and "-G" not in given else "GET"
+    method = (line.option("-X") or implied).upper()
+    if method != implied:
         options.append(("-X", method))
     operands = tuple(operand.rstrip("/") if operand.count("/") <= 3 else operand for operand in line.operands)
     return replace(line, options=tuple(sorted(options)), operands=operands)
+
+
+def _json_form(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True) if text.lstrip().startswith(("{", "[")) else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def _tar(line: Line) -> Line:
@@ -118,10 +133,16 @@ def _sed(line: Line) -> Line:
 
 
 def _awk(line: Line) -> Line:
-    if not line.operands or line.operands[0].startswith("-"):
+    """The program in one spelling, behind its field separator."""
+    operands = list(line.operands)
+    options: tuple[tuple[str, str], ...] = ()
+    if operands and operands[0].startswith("-F"):
+        flag = operands.pop(0)
+        options = (("-F", flag[2:] or (operands.pop(0) if operands else "")),)
+    if not operands or operands[0].startswith("-"):
         return line
-    program = re.sub(r"\s*([{}();,])\s*", r"\1", " ".join(line.operands[0].split()))
-    return replace(line, name="awk", operands=(program, *line.operands[1:]))
+    program = re.sub(r"\s*([{}();,])\s*", r"\1", " ".join(operands[0].split()))
+    return replace(line, name="awk", options=options, operands=(program, *operands[1:]))
 
 
 def _systemctl(line: Line) -> Line:
@@ -145,9 +166,9 @@ def _cargo(line: Line) -> Line:
 
 
 def _version(line: Line) -> Line:
-    if not line.operands and line.options in ((("-V", ""),), (("--version", ""),)):
-        return replace(line, options=(("--version", ""),))
-    if line.name in ("node", "npm") and not line.operands and line.options == (("-v", ""),):
+    """The program's version, however it is asked for."""
+    asked = (line.options, line.operands)
+    if asked in (((("-V", ""),), ()), ((("--version", ""),), ()), ((("-v", ""),), ()), ((("-version", ""),), ())):
         return replace(line, options=(("--version", ""),))
     return line
 
@@ -157,15 +178,50 @@ def _kubectl(line: Line) -> Line:
              "deployment": "deployments", "ns": "namespaces", "no": "nodes", "node": "nodes", "cm": "configmaps",
              "ing": "ingresses", "ds": "daemonsets", "sts": "statefulsets", "ev": "events"}  # fmt: skip
     first, *rest = line.operands or ("",)
-    if first in ("get", "describe", "delete") and rest:
+    if first in ("get", "describe", "delete", "logs") and rest:
+        rest = [*rest[0].split("/", 1), *rest[1:]]
         return replace(line, operands=(first, kinds.get(rest[0], rest[0]), *rest[1:]))
     return line
 
 
+def _ps(line: Line) -> Line:
+    """All processes, in the words of either of its two dialects."""
+    letters = {option.lstrip("-") for option, _ in line.options}
+    is_all = letters in ({"a", "u", "x"}, {"e", "f"}, {"e"}, {"A"}, {"a", "x"}, {"e", "F"})
+    return replace(line, options=(("-e", ""),)) if is_all and not line.operands else line
+
+
+def _echo(line: Line) -> Line:
+    return replace(line, name="pwd", operands=()) if line.operands == ("\0${PWD}",) else line
+
+
+def _printenv(line: Line) -> Line:
+    if len(line.operands) == 1 and not line.options:
+        return replace(line, name="echo", operands=(f"\0${{{line.operands[0]}}}",))
+    return line
+
+
+def _chmod(line: Line) -> Line:
+    mode, *files = line.operands or ("",)
+    return replace(line, operands=(f"a{mode}" if mode.startswith("+") else mode, *files))
+
+
+def _wget(line: Line) -> Line:
+    """`wget` in the words of `curl`."""
+    if any(option not in ("-O",) for option, _ in line.options):
+        return line
+    target = line.option("-O")
+    saved = (("-O", ""),) if target is None else () if target == "-" else (("-o", target),)
+    return replace(line, name="curl", options=tuple(sorted((("-L", ""), *saved))))
+
+
 def _identity(line: Line) -> Line:
-    return replace(line, name="whoami", options=()) if line.options == (("-un", ""),) else line
+    return replace(line, name="whoami", options=()) if line.options == (("-nu", ""),) else line
 
 
+_TELL_THEIR_VERSION = (
+    "python", "node", "npm", "git", "docker", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
+)  # fmt: skip
 _RULES: dict[str, Callable[[Line], Line]] = {
     "git log": _git_log,
     "git diff": _git_revisions,
@@ -186,10 +242,13 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "sqlite3": _sql,
     "mysql": _sql,
     "go": _go,
-    "cargo": _cargo,
-    "python": _version,
-    "node": _version,
-    "npm": _version,
+    "cargo test": _cargo,
+    **dict.fromkeys(_TELL_THEIR_VERSION, _version),
+    "ps": _ps,
+    "echo": _echo,
+    "printenv": _printenv,
+    "chmod": _chmod,
+    "wget": _wget,
     "kubectl": _kubectl,
     "id": _identity,
 }

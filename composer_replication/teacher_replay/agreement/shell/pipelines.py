@@ -10,7 +10,7 @@ from composer_replication.teacher_replay.agreement.shell.steps import Step
 
 _ARRANGES = ("cat", "less", "more", "nl", "column")
 # How many words stand before the files that a filter reads.
-_BEFORE_FILES = {"grep": 1, "rg": 1, "awk": 1, "sed": 1}
+_BEFORE_FILES = {"grep": 1, "rg": 1, "awk": 1, "sed": 1, "jq": 1}
 
 Stages = tuple[tuple[Line, ...], tuple[str | None, ...]]
 """The stages of a pipeline, and the here-document of each."""
@@ -42,6 +42,9 @@ def _trims(stages: list[Line], documents: list[str | None]) -> bool:
         # One line is picked, not trimmed, and so are the first lines of an order.
         picks = last.option("-n") in ("0", "1") or stages[-2].name == "sort"
         return not picks and not last.operands and all(option == "-n" for option, _ in last.options)
+    if last.name == "grep" and stages[0].name == "ps":
+        # Lest the search finds itself.
+        return last.options == (("-v", ""),) and last.operands == ("grep",)
     if last.name == "sort":
         return not last.operands and last.option("-u") is None
     if last.name in _ARRANGES:
@@ -66,12 +69,22 @@ def _without_cat(stages: list[Line], documents: list[str | None]) -> None:
 def _without_find(stages: list[Line], documents: list[str | None]) -> None:
     """A search in the files that another command finds first."""
     if len(stages) > 1 and stages[1].name == "xargs" and all(option in ("-0", "-r") for option, _ in stages[1].options):
-        search = searched_in_found(stages[0], stages[1].inner)
+        inner = stages[1].inner
+        search = searched_in_found(stages[0], inner)
+        if search is None and inner is not None and inner.name == "rm" and not inner.operands:
+            search = _deleting(stages[0])
         if search is not None:
             stages[:2] = [search]
             del documents[0]
     elif (search := searched_in_found(stages[0])) is not None:
         stages[0] = search
+    elif stages[0].name == "find" and stages[0].operands[-4:-2] == ("-exec", "rm") and stages[0].operands[-2] == "{}":
+        stages[0] = _deleting(replace(stages[0], operands=stages[0].operands[:-4])) or stages[0]
+
+
+def _deleting(find: Line) -> Line | None:
+    """A `find` that deletes what it finds."""
+    return replace(find, operands=(*find.operands, "-delete")) if find.name == "find" else None
 
 
 def _read_from_file(stages: list[Line]) -> None:

@@ -137,6 +137,8 @@ ss: reads bound words
 netstat: reads bound words
   -t/--tcp -u/--udp -l/--listening -a/--all
   shown -n/--numeric -p/--programs
+truncate: bound
+  -s/--size=
 lsof: reads bound words
   -i= -p= -t -n -P
 which: reads bound words

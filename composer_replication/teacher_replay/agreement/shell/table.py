@@ -63,6 +63,7 @@ _BEFORE = {
     "gh": "-R/--repo=",
     "gh pr": "",
     "gh run": "",
+    "gh issue": "",
     "deno": "",
     "bun": "",
     "uv": "",

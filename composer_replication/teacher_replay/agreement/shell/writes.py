@@ -13,7 +13,9 @@ _KINDS = {">": "write", ">|": "write", ">>": "append"}
 def written(line: Line, document: str | None) -> tuple[str, str, str] | None:
     """How a file is written ("write", "append"), which one, and with what; None if the command does not only that."""
     target = _target(line)
-    content = document if line.name in ("cat", "tee") else _echoed(line) if document is None else None
+    content = document if document is not None and line.name in ("cat", "tee") else None
+    if document is None:
+        content = _echoed(line)
     if target is None or content is None or not is_plain(target[1], content):
         return None
     return *target, content
@@ -24,7 +26,9 @@ def _target(line: Line) -> tuple[str, str] | None:
     if line.name == "tee":
         kind = "append" if line.option("-a") is not None else "write"
         return (kind, line.operands[0]) if len(line.operands) == 1 and not redirects else None
-    if len(line.redirects) != 1 or (line.name == "cat" and line.operands):
+    if line.name == "truncate" and line.options == (("-s", "0"),) and len(line.operands) == 1:
+        return "write", line.operands[0]
+    if len(line.redirects) != 1 or (line.name == "cat" and line.operands not in ((), ("/dev/null",))):
         return None
     operator, path = line.redirects[0]
     return (_KINDS[operator], path) if operator in _KINDS else None
@@ -32,6 +36,8 @@ def _target(line: Line) -> tuple[str, str] | None:
 
 def _echoed(line: Line) -> str | None:
     words = list(line.operands)
+    if line.name in (":", "true", "truncate") or (line.name == "cat" and words == ["/dev/null"]):
+        return ""
     if line.name == "printf":
         return _unescaped(words[0]) if len(words) == 1 and "%" not in words[0] else None
     if line.name != "echo":
