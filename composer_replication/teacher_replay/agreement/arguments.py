@@ -25,15 +25,14 @@ _PATHS = frozenset(
     )
 )
 _PROSE = frozenset(words_of("prompt message question instructions summary body comment reason task plan"))
-_STATEMENT = re.compile(r"\s*(?:select|insert|update|delete|with|create|alter|drop|explain|pragma)\b", re.IGNORECASE)
+STATEMENT = re.compile(r"\s*(?:select|insert|update|delete|with|create|alter|drop|explain|pragma)\b", re.IGNORECASE)
 _TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_", re.IGNORECASE)
 # What goes without saying, by tool (in lower case).
 _DEFAULTS: dict[str, dict[str, str]] = {
     "edit": {"replace_all": "false"},
     "taskoutput": {"block": "true"},
-    "bashoutput": {},
     "notebookedit": {"edit_mode": "replace", "cell_type": "code"},
-    "websearch": {},
+    "task": {"subagent_type": "general-purpose"},
     "list_files": {"path": "."},
     "search_dir": {"dir": ".", "dir_path": "."},
     "find_file": {"dir": ".", "dir_path": "."},
@@ -99,7 +98,7 @@ def _value(value: Any, key: str) -> object:
         return normal_path(value)
     if key == "url" or value.startswith(("http://", "https://")):
         return normal_url(value)
-    return sql_form(value) if _STATEMENT.match(value) else scalar(value.rstrip())
+    return sql_form(value) if STATEMENT.match(value) else scalar(value.rstrip())
 
 
 def scalar(value: Any) -> str:

@@ -7,6 +7,7 @@ import posixpath
 import re
 from functools import lru_cache
 
+from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.prose import likeness
 from composer_replication.teacher_replay.agreement.wording import words_of
 
@@ -15,7 +16,7 @@ _SLASH = frozenset(
     words_of("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue")
 )
 _DASH = frozenset(words_of("sql lua hs"))
-_EITHER_QUOTE = frozenset(words_of("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml"))
+_EITHER_QUOTE = frozenset(words_of("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml rb php html lua r sh bash"))
 # A single quote opens a string here only around one character.
 _CHARACTERS = frozenset(words_of("rs go c h cc cpp hpp java kt cs swift scala"))
 _STRING = r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`'
@@ -38,6 +39,9 @@ _SIGNATURES = {
     "append_file": ("file_name", "content"),
 }
 
+_PATH_ARGUMENTS = ("path", "file_name", "filename", "dir_path", "file_path")
+_DEFAULTS: dict[str, object] = {"line_number": 1, "context_lines": 100, "dir_path": "."}
+
 
 def same_code(first: str, second: str, path: str = "") -> bool:
     """Whether two texts of one file do the same by their words."""
@@ -54,7 +58,7 @@ def same_comments(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     """Whether comments say the same; none says something else than some."""
     if first == second:
         return True
-    return bool(first) and bool(second) and likeness(" ".join(first), " ".join(second)).same
+    return bool(first) and bool(second) and likeness(" ".join(first), " ".join(second), is_aside=True).same
 
 
 @lru_cache(maxsize=1024)
@@ -87,7 +91,7 @@ def _is_docstring(found: re.Match[str], language: str) -> bool:
 
 def _usual_quotes(string: str) -> str:
     inside = string[1:-1]
-    if string[0] == "'" and not string.startswith("'''") and not re.search(r"[\"'\\]|\$\{", inside):
+    if string[0] == "'" and not string.startswith("'''") and not re.search(r"[\"'\\$#`]", inside):
         return f'"{inside}"'
     return string
 
@@ -147,6 +151,8 @@ def _tree(code: str) -> ast.Module | None:
 
 
 def _name_arguments(call: ast.Call) -> None:
+    """Put names to the arguments of known functions, in one order; what is the default, or how a path is spelled, does
+    not count."""
     names = _SIGNATURES.get(call.func.id, ()) if isinstance(call.func, ast.Name) else ()
     if names and len(call.args) <= len(names):
         call.keywords = [
@@ -154,5 +160,15 @@ def _name_arguments(call: ast.Call) -> None:
             *call.keywords,
         ]
         call.args = []
+        for keyword in call.keywords:
+            value = keyword.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str) and keyword.arg in _PATH_ARGUMENTS:
+                keyword.value = ast.Constant(normal_path(value.value))
+        call.keywords = [
+            keyword
+            for keyword in call.keywords
+            if not isinstance(keyword.value, ast.Constant)
+            or _DEFAULTS.get(keyword.arg or "", keyword) != keyword.value.value
+        ]
     if all(keyword.arg is not None for keyword in call.keywords):
         call.keywords.sort(key=lambda keyword: keyword.arg or "")

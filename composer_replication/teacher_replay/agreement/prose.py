@@ -19,6 +19,7 @@ from composer_replication.teacher_replay.agreement.wording import FUNCTION_WORDS
 _ALIKE_ENOUGH = 0.65
 _ALIKE_ENOUGH_IF_SHORT = 0.75
 _ALIKE_ENOUGH_WITHOUT_NAMES = 0.8
+_ALIKE_ENOUGH_ASIDE = 0.5
 _FEW_WORDS = 4
 # So many words in a row that only one side has are a statement of their own.
 _STATEMENT = 3
@@ -27,11 +28,13 @@ _ONE_SENTENCE = 0.6
 _LONGEST = 20_000
 
 
-def likeness(first: str, second: str, *, as_request: bool = False, is_query: bool = False) -> Comparison:
+def likeness(
+    first: str, second: str, *, as_request: bool = False, is_query: bool = False, is_aside: bool = False
+) -> Comparison:
     """Whether two texts say the same, and how alike they are.
 
     `as_request`: they are prompts, for which "How is it done?" and "Tell me how it is done." are one. `is_query`: they
-    are queries, whose words have no order.
+    are queries, whose words have no order. `is_aside`: they are comments of the same code, which says most of it.
     """
     if first.split() == second.split():
         return Comparison(True, 1.0)
@@ -45,6 +48,8 @@ def likeness(first: str, second: str, *, as_request: bool = False, is_query: boo
         return Comparison(one.tokens == other.tokens and one.asks == other.asks, alike)
     distance = require("rapidfuzz.distance", "replay")
     alike = distance.Indel.normalized_similarity(sorted(one.content), sorted(other.content))
+    if is_aside:
+        return Comparison(_may_say_the_same(one, other) and alike >= _ALIKE_ENOUGH_ASIDE, alike)
     same = (
         (as_request or is_query or one.asks == other.asks)
         and _may_say_the_same(one, other)

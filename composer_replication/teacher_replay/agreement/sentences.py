@@ -23,17 +23,21 @@ _MOST_WORDS = 4_000
 _FENCE = re.compile(r"```[\w+-]*\n?(.*?)```", re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\*\*[^*]{1,40}\*\*:?)\s*$", re.MULTILINE)
+_COMMIT_KIND = re.compile(
+    r"^(?:feat|chore|docs|refactor|test|style|perf|build|ci)(?:\(([\w./-]+)\))?!?:", re.IGNORECASE
+)
 _LIST_NUMBER = re.compile(r"^\s*\d+[.)]\s+", re.MULTILINE)
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 _WITH_UNIT = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(%|ms|s|sec|min|h|[kmg]i?b|x)(?!\w)", re.IGNORECASE)
 _TOKEN = re.compile(r"[^\s`*,;!?()\[\]{}\"“”]+")
-_COMPOUND = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)+")
+_COMPOUND = re.compile(r"(?:\d+|[A-Za-z]+)(?:-[A-Za-z]+)+")
+_ANSWER = re.compile(r"^\s*(?:yes|no|ok|okay|sure|great|perfect|done|all done|sorry)[,.!:]\s+", re.IGNORECASE)
 # A request, politely put.
 _REQUEST = re.compile(
     r"(?:^|[.!?:]\s+)(?:could|can|would|will) you (?!like|want|prefer|rather|tell|say|confirm|explain)[^.!?]*\?\s*$",
     re.IGNORECASE,
 )
-_CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}|^(?:None|True|False|NULL|null|nil)$")
+_CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}|^(?:NULL|null|nil)$")
 _PHRASES = [(re.compile(phrase, re.IGNORECASE), word) for phrase, word in PHRASES.items()]
 # "y because x", "since x, y", "x, so y": where the cause stands.
 _CAUSE_BEHIND = re.compile(r"\b(?:because|since|as|due to)\b([^.;!?]*)", re.IGNORECASE)
@@ -87,7 +91,10 @@ def taken_apart(text: str) -> Text:
 
 
 def _usual_text(text: str) -> str:
-    text = _LIST_NUMBER.sub("", _HEADING.sub(" ", text.replace("’", "'")))
+    # "No, it is not." says so twice.
+    text = _ANSWER.sub("", text.replace("’", "'"))
+    text = _COMMIT_KIND.sub(r"\1 ", text)
+    text = _LIST_NUMBER.sub("", _HEADING.sub(" ", text))
     text = _WITH_UNIT.sub(r"\1 \2", _THOUSANDS.sub("", text)).replace("%", " percent")
     for phrase, word in _PHRASES:
         text = phrase.sub(word, text)
@@ -103,14 +110,16 @@ def _cause(text: str) -> str:
 
 def _tokens(text: str, quoted: set[str]) -> Iterator[tuple[str, bool]]:
     """The words of a text in lower case, and whether each is a name."""
-    for found in _TOKEN.findall(text)[:_MOST_WORDS]:
+    for place, found in enumerate(_TOKEN.findall(text)[:_MOST_WORDS]):
         whole = _trimmed(found)
         if not any(character.isalnum() for character in whole):
             continue
         is_compound = _COMPOUND.fullmatch(whole) and whole.lower() not in quoted
         for part in whole.split("-") if is_compound else [whole]:
             token = _usual(part)
-            yield token, token in quoted or _is_name(part)
+            # A sentence may begin with "None"; within it, it is a value.
+            is_value = place > 0 and part in ("None", "True", "False")
+            yield token, token in quoted or is_value or _is_name(part)
 
 
 def _content(pairs: Sequence[tuple[str, bool]]) -> Iterator[str]:

@@ -7,13 +7,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from composer_replication.teacher_replay.agreement.arguments import FOR_THE_READER, SEARCH_TOOLS, argument_forms, scalar
+from composer_replication.teacher_replay.agreement.arguments import (
+    FOR_THE_READER,
+    SEARCH_TOOLS,
+    STATEMENT,
+    argument_forms,
+    scalar,
+)
 from composer_replication.teacher_replay.agreement.code import python_call, python_form
 from composer_replication.teacher_replay.agreement.deeds import NOTES, Deed, deed
 from composer_replication.teacher_replay.agreement.edits import Edit
 from composer_replication.teacher_replay.agreement.patches import edit_deed, is_patch, patch_deeds, write_deed
 from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.shell.deeds import line_edit, shell_deeds
+from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
 from composer_replication.teacher_replay.agreement.shell.searches import (
     FILE_TYPES,
     extended_pattern,
@@ -30,6 +37,8 @@ _SHELL_TOOLS = frozenset(
         "local_shell terminal execute_command container.exec"
     )
 )
+_DIRECTORY_KEYS = ("workdir", "cwd", "working_directory", "dir_path")
+_NOT_PERMISSIONS = ("command", "cmd", "action", "type", "shell", "login", *_DIRECTORY_KEYS)
 _READ_TOOLS = frozenset(words_of("read read_file readfile view view_file cat"))
 _WRITE_TOOLS = frozenset(words_of("write write_file writefile create_file"))
 _NOTEBOOKS = frozenset(words_of("execute_ipython_cell ipython python jupyter run_python"))
@@ -76,6 +85,8 @@ def _any_call(name: str, arguments: Mapping[str, Any]) -> Deed:
 def _raw_deeds(name: str, text: str) -> list[Deed]:
     if is_patch(text):
         return patch_deeds(text)
+    if STATEMENT.match(text):
+        return [deed("call", name.lower(), "raw", sql_form(text))]
     # White space in a broken call stands between JSON's marks; in a query it parts words.
     shown = re.sub(r"\s+", "" if text.lstrip().startswith(("{", "[")) else " ", text).strip()
     return [deed("call", name.lower(), "raw", shown)]
@@ -95,15 +106,16 @@ def _number(value: Any) -> int | None:
 
 
 def _shell(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    if isinstance(action := arguments.get("action"), dict):
+        arguments = {**arguments, **action}
     command = arguments.get("command", arguments.get("cmd"))
     if name not in _SHELL_TOOLS or not isinstance(command, str | list):
         return None
-    directory = _text(arguments, "workdir", "cwd", "working_directory", "dir_path")
+    directory = _text(arguments, *_DIRECTORY_KEYS)
     others = {
         key: value
         for key, value in arguments.items()
-        if key not in ("command", "cmd", "workdir", "cwd", "working_directory", "dir_path", *FOR_THE_READER)
-        and scalar(value) not in ("false", "[]", "{}")
+        if key not in _NOT_PERMISSIONS and key not in FOR_THE_READER and scalar(value) not in ("false", "[]", "{}")
     }
     in_background = scalar(others.pop("run_in_background", False)) == "true"
     form, _ = argument_forms(name, others)
@@ -252,6 +264,8 @@ def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     if name not in _NOTEBOOKS or code is None or not _only(arguments, "code"):
         return None
     lines = [line.strip() for line in code.strip().splitlines() if line.strip()]
+    if lines and lines[0] in ("%%bash", "%%sh", "%%shell"):
+        return shell_deeds(code.strip().partition("\n")[2])
     if lines and all(line.startswith(("!", "%pip ", "%cd ")) for line in lines):
         return shell_deeds("\n".join(line[1:] for line in lines))
     called = python_call(code)

@@ -13,6 +13,7 @@ from composer_replication.teacher_replay.agreement.patches import edit_deed, is_
 from composer_replication.teacher_replay.agreement.paths import seen_from
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, into_folder, is_plain
 from composer_replication.teacher_replay.agreement.shell.pipelines import shortened
+from composer_replication.teacher_replay.agreement.shell.reading import only_reads
 from composer_replication.teacher_replay.agreement.shell.searches import find_form, globbed_form, line_search_form
 from composer_replication.teacher_replay.agreement.shell.steps import Step, shell_steps
 from composer_replication.teacher_replay.agreement.shell.views import view_form, viewed
@@ -20,16 +21,6 @@ from composer_replication.teacher_replay.agreement.shell.words import ACTIVE, Sh
 from composer_replication.teacher_replay.agreement.shell.writes import literal_substitution, written
 
 _LINE_EDIT = re.compile(r"edit (\d+):(\d+)\n(.*?)\n?end_of_edit\s*", re.DOTALL)
-# These rewrite files if told so, and those unless told otherwise.
-_FIXERS = {"ruff check": "--fix", "eslint": "--fix", "cargo clippy": "--fix"}
-_FORMATTERS = {
-    "black": "--check",
-    "isort": "--check",
-    "ruff format": "--check",
-    "prettier": "-c",
-    "cargo fmt": "--check",
-}
-_ASKS_THE_SYSTEM = ("pwd", "whoami", "date", "env", "hostname", "uptime", "nproc", "id")
 
 
 def shell_deeds(command: str, directory: str | None = None, *, in_background: bool = False) -> list[Deed]:
@@ -79,7 +70,7 @@ def _pipeline_deed(step: Step) -> Deed:
         step.directory,
         is_bound=all((line.command.has("bound") or line.name == "find") and not line.redirects for line in stages),
         prose=("\n".join(messages),) if messages else (),
-        reads=not step.in_background and all(_reads(line) for line in stages),
+        reads=not step.in_background and all(only_reads(line) for line in stages),
         touches=_touched(stages, step.directory),
     )
 
@@ -166,23 +157,6 @@ def _stage_form(line: Line, directory: str | None, document: str | None, is_filt
         line = line.without("-m")
     form = line.form(directory)
     return form if document is None else (*form, document)
-
-
-def _reads(line: Line) -> bool:
-    """Whether a command changes nothing."""
-    if line.redirects:
-        return False
-    if line.name == "find":
-        return not any(word in ("-delete", "-exec", "-execdir", "-ok") for word in line.operands)
-    if line.name in _FIXERS:
-        return line.option(_FIXERS[line.name]) is None
-    if line.name in _FORMATTERS:
-        return line.option(_FORMATTERS[line.name]) is not None
-    if line.name == "sed":
-        return line.option("-i") is None
-    if line.inner is not None and line.inner.name:
-        return _reads(line.inner)
-    return line.command.has("reads") or line.name in _ASKS_THE_SYSTEM
 
 
 def _touched(stages: tuple[Line, ...], directory: str | None) -> frozenset[str] | None:

@@ -129,6 +129,23 @@ terraform: long_dash
 python -m unittest: words
   -f/--failfast -k=
   shown -v/--verbose -q/--quiet -b/--buffer
+coverage report: words reads
+  -m/--show-missing --include= --omit= --fail-under=
+coverage run: inner
+  -m= -p/--parallel-mode --source= -a/--append
+gunicorn: words
+  -w/--workers= -b/--bind= -k/--worker-class= -c/--config= -D/--daemon --reload -t/--timeout=
+  shown --log-level=
+flask run: words
+  -p/--port= -h/--host= --debug --reload
+celery: words
+  -A/--app= -c/--concurrency= -Q/--queues=
+  shown -l/--loglevel=
+helm: words
+  -n/--namespace= -f/--values= --set= --version= --create-namespace
+gcc:
+  -o= -I= -L= -l= -D= -O= -W= -c -g -E -S
+  shown -v
 gradle: words
   -x/--exclude-task= -p/--project-dir= --tests= --rerun-tasks
   shown -q/--quiet -i/--info -d/--debug -s/--stacktrace --console= --no-daemon --warning-mode=

@@ -19,6 +19,13 @@ Form = tuple[object, ...]
 # Said by any program about what it prints.
 _SHOWN_ANYWHERE = re.compile(r"--(?:no-)?(?:colou?rs?|pager|progress)(?:=.*)?|--(?:quiet|silent|verbose)")
 _SHORT_SHOWN = ("-q", "-v", "-vv")
+_SWITCHES = ("true", "false", "always", "never", "auto")
+# Options that take no value wherever they are met.
+_FLAG = re.compile(
+    r"--(?:no|skip|only|enable|disable|dry|with-deps)-.*|--(?:force|fix|check|watch|all|debug|strict|yes|json|recursive|update|"
+    r"list|reload|keepdb|noinput|release|dev|staged|overwrite|apply|write|clean|full|interactive|parallel|headless)"
+)
+_ATTACHED_NUMBER = re.compile(r"(-[A-Za-z])(\d+)")
 _LONG_FOR_SHORT = {"--verbose": "-v", "--quiet": "-q", "-h": "--help"}
 _NUMBER_OPTION = re.compile(r"-(\d+)")
 _SYSTEM_FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/usr/sbin/", "/sbin/")
@@ -55,6 +62,8 @@ _PREFIXES = (
     "bunx",
 )
 
+# Behind the name of a script stand its own arguments.
+_RUN_SCRIPTS = ("npm run", "yarn run", "pnpm run")
 # Programs whose words are a language of their own.
 _TAKEN_AS_WRITTEN = ("find", "awk", "gawk", "echo", "printf", "test", "expr", "cd", "source", "export")
 
@@ -170,6 +179,8 @@ def _read(name: str, arguments: list[str], before: Sequence[tuple[str, str]] = (
         line = _line(name, [*before, *options], rest[:1], command)
         return replace(line, inner=_inner(name, rest)) if len(rest) > 1 else line
     options, operands = _options(arguments, command)
+    if name in _RUN_SCRIPTS and len(operands) > 1:
+        return replace(_line(name, [*before, *options], operands[:1], command), inner=_inner(name, operands))
     if not command.is_known:
         options = [(_LONG_FOR_SHORT.get(option, option), value) for option, value in options]
     return _line(name, [*before, *options], operands, command)
@@ -213,7 +224,7 @@ def _read_python(arguments: list[str]) -> Line:
 def _line(name: str, options: Sequence[tuple[str, str]], operands: Sequence[str], command: Command) -> Line:
     alone = len(options) == 1 and not operands and bool(name) and "/" not in name
     kept = [
-        (option, tidy(value) if value.startswith(("./", "../", "/")) else value)
+        (option, tidy(value) if _is_path(value) and name not in ("sed", "awk", "perl") else value)
         for option, value in options
         if not _is_shown(option, value, command, alone=alone)
     ]
@@ -221,6 +232,11 @@ def _line(name: str, options: Sequence[tuple[str, str]], operands: Sequence[str]
     if command.has("here") and not operands:
         operands = ["."]
     return Line(name, tuple(sorted(kept, key=lambda option: option[0])), tuple(operands), command=command)
+
+
+def _is_path(value: str) -> bool:
+    """Whether an option's value cannot but be a path."""
+    return value.startswith(("./", "../", "/")) or bool(re.fullmatch(r"[\w.@+-]+(?:/[\w.@+-]+)*/", value))
 
 
 def _is_shown(option: str, value: str, command: Command, *, alone: bool) -> bool:
@@ -264,14 +280,24 @@ def _option(word: str, following: str | None, command: Command) -> list[tuple[st
     is_value = following is not None and (not following.startswith("-") or bool(_NUMBER_OPTION.fullmatch(following)))
     if word.startswith("--") or command.has("long_dash") or not command.is_known:
         name, equals, value = word.partition("=")
+        if command.has("long_dash"):
+            name = "-" + name.lstrip("-")
         standing = command.spellings.get(name, name if word.startswith("--") else _in_order(name))
         if equals:
             return [(standing, value, False)]
         if standing in command.valued:
             return [(standing, following or "", following is not None)]
-        if following in ("true", "false") and word.startswith("--"):
+        if following in _SWITCHES and word.startswith("--"):
             return [(standing, following, True)]
-        if name in command.spellings or _SHOWN_ANYWHERE.fullmatch(name) or name in _SHORT_SHOWN or not is_value:
+        if not command.is_known and (number := _ATTACHED_NUMBER.fullmatch(word)) is not None:
+            return [(number[1], number[2], False)]
+        if (
+            _FLAG.fullmatch(name)
+            or name in command.spellings
+            or _SHOWN_ANYWHERE.fullmatch(name)
+            or name in _SHORT_SHOWN
+            or not is_value
+        ):
             return [(standing, "", False)]
         # Nothing says whether it takes the next word: taken so by everyone, it compares the same with "=" and without.
         return [(standing, following or "", True)] if not command.is_known else [(standing, "", False)]

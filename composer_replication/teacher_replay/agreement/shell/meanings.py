@@ -184,6 +184,12 @@ def _kubectl(line: Line) -> Line:
     return line
 
 
+def _make(line: Line) -> Line:
+    """Variables may stand anywhere."""
+    given = sorted(operand for operand in line.operands if "=" in operand)
+    return replace(line, operands=(*given, *(operand for operand in line.operands if "=" not in operand)))
+
+
 def _ps(line: Line) -> Line:
     """All processes, in the words of either of its two dialects."""
     letters = {option.lstrip("-") for option, _ in line.options}
@@ -245,6 +251,7 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "cargo test": _cargo,
     **dict.fromkeys(_TELL_THEIR_VERSION, _version),
     "ps": _ps,
+    "make": _make,
     "echo": _echo,
     "printenv": _printenv,
     "chmod": _chmod,

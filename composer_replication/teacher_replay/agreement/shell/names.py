@@ -62,6 +62,8 @@ def usual_words(name: str, arguments: list[str]) -> tuple[str, list[str]]:
         return "yarn install", arguments
     if program in ("yarn", "pnpm") and sub and sub not in _YARN_OWN and not sub.startswith("-"):
         return f"{program} run", [sub, *arguments]
+    if name in ("ack", "ag"):
+        return "rg", arguments
     if name == "git version":
         return "git", ["--version"]
     if name == "npm exec":

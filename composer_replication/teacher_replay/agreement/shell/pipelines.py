@@ -9,6 +9,7 @@ from composer_replication.teacher_replay.agreement.shell.searches import searche
 from composer_replication.teacher_replay.agreement.shell.steps import Step
 
 _ARRANGES = ("cat", "less", "more", "nl", "column")
+_VIEWERS = ("cat", "head", "tail", "sed", "nl", "bat", "less")
 # How many words stand before the files that a filter reads.
 _BEFORE_FILES = {"grep": 1, "rg": 1, "awk": 1, "sed": 1, "jq": 1}
 
@@ -25,6 +26,9 @@ def shortened(step: Step) -> Stages:
     _without_cat(stages, documents)
     _without_find(stages, documents)
     _read_from_file(stages)
+    if len(stages) == 2 and stages[1].name == "wc" and stages[1].options == (("-l", ""),) and _finds_lines(stages[0]):
+        stages[:] = [replace(stages[0], options=tuple(sorted((*stages[0].options, ("-c", "")))))]
+        documents.pop()
     for place in range(len(stages) - 1, 0, -1):
         before, line = stages[place - 1 : place + 1]
         if before.name == "sort" and line.name == "uniq" and not line.options and not line.operands:
@@ -33,12 +37,21 @@ def shortened(step: Step) -> Stages:
     return tuple(stages), tuple(documents)
 
 
+def _finds_lines(line: Line) -> bool:
+    """Whether a search shows the lines of one file that match: their number is what `-c` prints."""
+    shows = ("-c", "-l", "-L", "-o", "-A", "-B", "-C", "-r", "-q", "-e")
+    return line.name == "grep" and len(line.operands) == 2 and all(option not in shows for option, _ in line.options)
+
+
 def _trims(stages: list[Line], documents: list[str | None]) -> bool:
     """Whether the last stage only trims or arranges the output of those before it."""
     last = stages[-1]
     if len(stages) < 2 or last.redirects or last.variables or documents[-1] is not None:
         return False
     if last.name in ("head", "tail"):
+        if len(stages) == 2 and stages[0].name in _VIEWERS:
+            # Of a file, it is the lines that were asked for.
+            return False
         # One line is picked, not trimmed, and so are the first lines of an order.
         picks = last.option("-n") in ("0", "1") or stages[-2].name == "sort"
         return not picks and not last.operands and all(option == "-n" for option, _ in last.options)

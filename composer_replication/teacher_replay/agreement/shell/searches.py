@@ -132,6 +132,8 @@ def usual_pattern(pattern: str) -> str:
     """An extended pattern in its usual spelling: no needless escapes, alternatives in order."""
     pattern = _NEEDLESS_ESCAPE.sub(r"\1", pattern)
     pattern = re.sub(r"\[([.*+?$(){}|])\]", r"\\\1", pattern)
+    pattern = re.sub(r"\[(\w)\]", r"\1", pattern)
+    pattern = re.sub(r"^\(([^()]*)\)$", r"\1", pattern).replace("[a-zA-Z0-9_]", r"\w").replace("[A-Za-z0-9_]", r"\w")
     pattern = pattern.replace(r"\<", r"\b").replace(r"\>", r"\b")
     pattern = pattern.replace("[[:space:]]", r"\s").replace("[0-9]", r"\d").replace("[[:digit:]]", r"\d")
     pattern = re.sub(r"(?<!\\)\{(?!\d+(?:,\d*)?\})", r"\\{", pattern)
@@ -191,8 +193,11 @@ def find_form(line: Line, directory: str | None) -> Form:
             units.append(("!",) if word == "-not" else (word,))
         else:
             units[-1] = (*units[-1], word)
-    acts = any(unit[0] in ("-o", "-or", "-exec", "-execdir", "-delete", "(", ")", "-prune", "-ok") for unit in units)
-    return ("find", seen, tuple(units if acts else sorted(unit for unit in units if unit != ("-print",))))
+    tests = [unit for unit in units if unit not in (("-print",), ("-delete",))]
+    if units[-1:] != [("-delete",)] and ("-delete",) in units:
+        tests = units
+    ordered = any(unit[0] in ("-o", "-or", "-exec", "-execdir", "-delete", "(", ")", "-prune", "-ok") for unit in tests)
+    return ("find", seen, tuple(units if ordered else sorted(tests)), ("-delete",) in units)
 
 
 def searched_in_found(find: Line, search: Line | None = None) -> Line | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from composer_replication.teacher_replay.agreement.shell.grouping import ASSIGNMENT
@@ -23,7 +23,7 @@ _SHOWN_VARIABLES = (
     "NO_COLOR=", "FORCE_COLOR=0", "PAGER=cat", "GIT_PAGER=", "TERM=dumb", "PYTHONUNBUFFERED=", "CLICOLOR=",
 )  # fmt: skip
 _IN_ENVIRONMENT = re.compile(r"(?P<folder>(?:.*/)?\.?v?env)/bin/(?P<name>[\w.-]+)")
-_HERE = re.compile(rf"^{ACTIVE}\$(?:\{{PWD\}}|\(pwd\))/")
+_HERE = re.compile(rf"^{ACTIVE}\$\{{PWD\}}/")
 # Brackets that belong to a name: the extras of a package, the parameters of a test.
 _BRACKETED_NAME = re.compile(rf"[\w./-]*{ACTIVE}\[[\w,-]+\](?:[=<>~!].*)?|[^{ACTIVE}]*::.*")
 
@@ -39,8 +39,8 @@ class Simple:
     document: str | None = None
 
 
-def simple_command(tokens: Sequence[Token]) -> Simple:
-    """Take a simple command apart, and out of what only measures or wraps it.
+def simple_command(tokens: Sequence[Token], known: Mapping[str, str]) -> Simple:
+    """Take a simple command apart, and out of what only measures or wraps it; `known` are values of variables.
 
     Raises:
         ShellSyntaxError: it is none.
@@ -58,7 +58,10 @@ def simple_command(tokens: Sequence[Token]) -> Simple:
         elif not found.words and ASSIGNMENT.match(token.text):
             found.variables.append(token.text)
         else:
-            found.words += [_usual_word(word) for word in spelled_out(token.text)]
+            text = token.text
+            for name, value in known.items():
+                text = text.replace(f"{ACTIVE}${{{name}}}", value)
+            found.words += [_usual_word(word) for word in spelled_out(text)]
     found.redirects = tuple(sorted(redirects))
     if not found.words and redirects:
         # A redirection alone empties a file.

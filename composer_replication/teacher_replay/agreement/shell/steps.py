@@ -60,6 +60,7 @@ class _Surroundings:
     directory: str | None = None
     variables: list[str] = field(default_factory=list)
     before: list[str | None] = field(default_factory=list)
+    known: dict[str, str] = field(default_factory=dict)
 
     def go(self, directory: str | None) -> None:
         self.before.append(self.directory)
@@ -76,7 +77,7 @@ def shell_steps(command: str, directory: str | None = None) -> list[Step]:
     steps = list(_steps(shell_tokens(command), around, 0))
     if not steps:
         # Nothing is done but that the shell stands elsewhere, or knows a variable.
-        return [Step(raw=(around.directory or "", *sorted(around.variables)))]
+        return [Step(raw=(around.directory or "", *sorted(around.variables), *sorted(around.known.items())))]
     doing = [step for step in steps if not _only_tells(step)]
     return doing or steps
 
@@ -111,11 +112,12 @@ def _pipeline(tokens: list[Token], around: _Surroundings, depth: int) -> Iterato
 
 
 def _plain_pipeline(tokens: list[Token], around: _Surroundings, depth: int) -> Iterator[Step]:
-    commands = [simple_command(part) for whole in split(tokens, "|") for part in split(whole, "|&")]
+    commands = [simple_command(part, around.known) for whole in split(tokens, "|") for part in split(whole, "|&")]
     first = commands[0]
     if len(commands) == 1:
         if not first.words:
-            around.variables += first.variables
+            # Not handed to programs: they are put in where they are used.
+            around.known.update((name, value) for name, _, value in (one.partition("=") for one in first.variables))
             return
         if (script := script_of(first.words)) is not None and not first.redirects:
             inner = _Surroundings(around.directory, [*around.variables, *first.variables])

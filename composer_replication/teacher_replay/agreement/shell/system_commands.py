@@ -93,12 +93,18 @@ tar: bound
   -x/--extract/--get -c/--create -t/--list -f/--file= -z/--gzip -j/--bzip2 -J/--xz -C/--directory=
   --strip-components= --exclude= -p
   shown -v/--verbose
+zip: bound
+  -r/--recurse-paths -x/--exclude= -j/--junk-paths -9
+  shown -q/--quiet
+scp: words
+  -r -P= -i=
+  shown -q -v -C
+ping: words reads
+  -c= -i= -W=
+  shown -q -n
 unzip: bound
   -d= -o -l -n -j
   shown -q -qq
-zip: bound
-  -r -x= -j -9
-  shown -q
 rsync: bound
   -a/--archive -z/--compress -r -e= --delete --exclude= -n/--dry-run
   shown -v/--verbose -P --progress -h -q

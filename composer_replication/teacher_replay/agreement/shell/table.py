@@ -69,6 +69,8 @@ _BEFORE = {
     "uv": "",
     "uv pip": "",
     "poetry": "",
+    "coverage": "",
+    "flask": "-A/--app= --debug",
 }
 
 

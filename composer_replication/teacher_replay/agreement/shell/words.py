@@ -17,6 +17,10 @@ _OPERATOR = re.compile(r"&&|\|\||;;|\|&|[;&|()]")
 _REDIRECT = re.compile(r"(\d*)(<<<|<<-?|>>|>\||>&|<&|<>|>|<)|(&>>|&>)")
 _VARIABLE = re.compile(r"\$(?:(\w+|[?!@#*$-])|\{(\w+)\})")
 _IN_DOUBLE_QUOTES = re.compile(r"[^\"\\$`]+")
+# A text handed over by way of `cat`, as for a commit message.
+_QUOTED_DOCUMENT = re.compile(
+    r"\$\(cat <<-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)\n(?P<text>.*?)\n\s*(?P=end)\s*\)", re.DOTALL
+)
 _CHOICES = re.compile(rf"{ACTIVE}\{{([^{{}}]*)\}}")
 _MOST_WORDS = 100
 _ANSI_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "0": "\0"}
@@ -205,9 +209,13 @@ class _Reader:
         if following == "'":
             self.place += 1
             return self._ansi_quoted()
+        if (found := _QUOTED_DOCUMENT.match(self.text, self.place)) is not None:
+            self.place = found.end()
+            return found["text"]
         if following in ("(", "{"):
             closing = {"(": ")", "{": "}"}[following]
-            return ACTIVE + " ".join(self._balanced(following, closing).split())
+            inner = " ".join(self._balanced(following, closing).split())
+            return f"{ACTIVE}${{PWD}}" if inner == "$(pwd)" else ACTIVE + inner
         self.place += 1
         return "$"
 
