@@ -1,4 +1,4 @@
-"""Actions are the same if they do the same: the meaning of their calls decides, and without calls, that of their text."""
+"""Actions are the same if they do the same: what their calls do decides, and without calls, what their texts say."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def _parsed(action: str) -> _Action:
         return _Action(False, turn.content)
     deeds = [one for call in turn.tool_calls for one in call_deeds(call)]
     singles = [part for one in deeds for part in _single_changes(one)]
-    shown = "\n".join(f"{call.name} {call.raw_arguments or call.arguments}"[:_LONGEST_COMPARED] for call in turn.tool_calls)
+    shown = "\n".join(
+        f"{call.name} {call.raw_arguments or call.arguments}"[:_LONGEST_COMPARED] for call in turn.tool_calls
+    )
     return _Action(True, "", tuple(deeds), tuple(singles), shown[:_LONGEST_COMPARED])
 
 
