@@ -136,7 +136,10 @@ def _read_result(folder: Path, columns: dict[str, list[Any]]) -> dict[str, list[
     if not path.exists():  # an engine with nothing left has no types for it either
         return {name: [] for name in columns}
     result: dict[str, list[Any]] = pyarrow.parquet.read_table(path).sort_by("index").to_pydict()
-    return result
+    return {
+        name: [json.loads(value) for value in values] if name.startswith("stats_") else values
+        for name, values in result.items()
+    }
 
 
 def _read_notes(folder: Path) -> list[Drop]:

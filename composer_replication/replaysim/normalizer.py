@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -99,7 +98,7 @@ class DJNormalizer:
         for row, index in enumerate(columns["index"]):
             stats: dict[str, dict[str, Any]] = {}
             for step in filters:
-                stats.setdefault(step.field, {}).update(json.loads(columns[f"stats_{step.position}"][row]))
+                stats.setdefault(step.field, {}).update(columns[f"stats_{step.position}"][row])
             metadata = {
                 "recipe": recipe.name,
                 "recipe_sha256": recipe.sha256,

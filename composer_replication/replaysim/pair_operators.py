@@ -26,20 +26,13 @@ Columns = dict[str, list[Any]]
 
 INDEX = "index"
 TEXTS = ("chosen", "rejected")
+_PLAIN = frozenset((int, float, bool, str, type(None)))
 # Between the parts of a pair that a deduplicator compares as one text.
 _SEPARATOR = "\x1e"
 
 
-def _plain(value: Any) -> Any:
-    """A statistic of numpy's as JSON takes it."""
-    return value.item() if hasattr(value, "item") else str(value)
-
-
-_ENCODER = json.JSONEncoder(default=_plain)
-
-
 def stats_column(position: int) -> str:
-    """Where a filter's statistics stand, as JSON: engines would want one type for all records, and fill in nulls."""
+    """Where a filter's statistics stand; on engines as JSON: they would want one type for all, and fill in nulls."""
     return f"stats_{position}"
 
 
@@ -89,23 +82,30 @@ class PairFilter(_Step, Filter):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.set_up(step, notes)
 
-    def compute_stats_batched(self, samples: Any, *args: Any, **kwargs: Any) -> Any:
+    def measure(self, samples: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The wrapped operator's statistics of each record, in JSON's types on every engine."""
         stats = self.inner.compute_stats_batched(self._inner_batch(samples))[Fields.stats]
-        samples[stats_column(self.position)] = [_ENCODER.encode(one) for one in stats]
+        return [one if _PLAIN.issuperset(map(type, one.values())) else _plain(one) for one in stats]
+
+    def judge(self, samples: Mapping[str, Any], stats: list[dict[str, Any]]) -> list[bool]:
+        """Whether the wrapped operator keeps each record."""
+        batch = self._inner_batch(samples)
+        batch[Fields.stats] = stats
+        if self.inner.is_batched_op():
+            return [bool(kept) for kept in self.inner.process_batched(batch)]
+        rows = range(len(stats))
+        return [bool(self.inner.process_single({name: batch[name][row] for name in batch})) for row in rows]
+
+    def compute_stats_batched(self, samples: Any, *args: Any, **kwargs: Any) -> Any:
+        samples[stats_column(self.position)] = [json.dumps(one) for one in self.measure(samples)]
         return samples
 
     def process_batched(self, samples: Any) -> list[bool]:
-        given = samples[stats_column(self.position)]
-        batch = self._inner_batch(samples)
-        batch[Fields.stats] = [json.loads(one) for one in given]
-        if self.inner.is_batched_op():
-            keep = [bool(kept) for kept in self.inner.process_batched(batch)]
-        else:
-            rows = range(len(given))
-            keep = [bool(self.inner.process_single({name: batch[name][row] for name in batch})) for row in rows]
+        stats = [json.loads(one) for one in samples[stats_column(self.position)]]
+        keep = self.judge(samples, stats)
         self.note(
-            {"index": index, "stats": json.loads(stats)}
-            for index, stats, kept in zip(samples[INDEX], given, keep, strict=True)
+            {"index": index, "stats": one}
+            for index, one, kept in zip(samples[INDEX], stats, keep, strict=True)
             if not kept
         )
         return keep
@@ -218,6 +218,12 @@ def _without(gone: frozenset[int], table: Any) -> Any:
     import pyarrow
 
     return table.filter(pyarrow.array([index not in gone for index in table[INDEX].to_pylist()], pyarrow.bool_()))
+
+
+def _plain(stats: dict[str, Any]) -> dict[str, Any]:
+    """Statistics as JSON gives them back; numpy's numbers become Python's."""
+    plain: dict[str, Any] = json.loads(json.dumps(stats, default=lambda value: value.tolist()))
+    return plain
 
 
 def _short(value: Any) -> str:

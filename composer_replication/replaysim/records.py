@@ -61,11 +61,12 @@ def to_records(pairs: Iterable[Mapping[str, Any]]) -> Iterator[PairRecord]:
     digests = _StateDigests()
     for index, pair in enumerate(pairs):
         _check(index, pair)
+        messages = list(pair["state_messages"])
         yield PairRecord(
             index=index,
             state_id=pair["state_id"],
-            state=digests.of(pair["state_messages"]),
-            state_messages=list(pair["state_messages"]),
+            state=digests.of(messages),
+            state_messages=messages,
             chosen=_encodable(pair["chosen"]),
             rejected=_encodable(pair["rejected"]),
             chosen_messages=action_messages(pair["chosen"]),
@@ -128,19 +129,17 @@ def _encodable(text: str) -> str:
 
 
 class _StateDigests:
-    """Digests of histories. States of a trace share their messages: each message is read once."""
+    """Digests of histories. Those of a trace are each the beginning of the next: what they share is read once."""
 
     def __init__(self) -> None:
-        # By identity. The message is kept too, so that no new one can take its place in memory.
-        self._known: dict[int, tuple[Message, bytes]] = {}
+        self._messages: list[Message] = []
+        self._hash = hashlib.blake2b(digest_size=16)
 
-    def of(self, messages: Sequence[Message]) -> str:
-        return hashlib.blake2b(b"".join(map(self._message, messages)), digest_size=16).hexdigest()
-
-    def _message(self, message: Message) -> bytes:
-        known = self._known.get(id(message))
-        if known is None:
-            text = json.dumps(message, sort_keys=True, default=repr)
-            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-            known = self._known[id(message)] = (message, digest)
-        return known[1]
+    def of(self, messages: list[Message]) -> str:
+        known = len(self._messages)
+        if messages[:known] != self._messages:
+            self._hash, known = hashlib.blake2b(digest_size=16), 0
+        for message in messages[known:]:
+            self._hash.update(json.dumps(message, sort_keys=True, default=repr).encode() + b"\n")
+        self._messages = messages
+        return self._hash.hexdigest()
