@@ -17,8 +17,10 @@ from rich.markup import escape
 import composer_replication
 from composer_replication.cli.doctor import doctor
 from composer_replication.cli.ingest import ingest
+from composer_replication.cli.pairs import pairs
 from composer_replication.cli.quickstart import quickstart
 from composer_replication.cli.replay import replay
+from composer_replication.cli.serve_teacher import serve_teacher
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -51,7 +53,11 @@ def options(
 app.command(epilog="Example: composer-replication doctor --json")(doctor)
 app.command(epilog="Example: composer-replication ingest ~/.claude/projects -o traces")(ingest)
 app.command(epilog="Example: composer-replication quickstart --steps 40")(quickstart)
+app.command(epilog="Example: composer-replication pairs traces --replay replayed -o pairs.jsonl")(pairs)
 app.command(epilog="Example: composer-replication replay traces -o replayed --max-usd 20 --dry-run")(replay)
+app.command("serve-teacher", epilog="Example: composer-replication serve-teacher --model ./my-model --port 8000")(
+    serve_teacher
+)
 
 
 def main() -> None:

@@ -1,0 +1,76 @@
+"""Actions are the same if they do the same: the meaning of their calls decides, and without calls, that of their text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from composer_replication._optional import require
+from composer_replication.teacher_replay.agreement.comparison import Comparison
+from composer_replication.teacher_replay.agreement.deeds import Deed, same_deeds
+from composer_replication.teacher_replay.agreement.edits import single_changes
+from composer_replication.teacher_replay.agreement.patches import edit_deed
+from composer_replication.teacher_replay.agreement.prose import likeness
+from composer_replication.teacher_replay.agreement.tool_deeds import call_deeds
+from composer_replication.traces import parse_action
+
+_LONGEST_COMPARED = 4_000
+
+
+class ActionComparer:
+    """Compares what two actions do.
+
+    Prose and thinking beside a call do not count. If neither has a call, their texts are compared; a call and a text
+    are different.
+
+    Raises:
+        MissingExtraError: the extra "replay" is not installed.
+    """
+
+    def __init__(self) -> None:
+        self._fuzz = require("rapidfuzz.fuzz", "replay")
+
+    def __call__(self, first: str, second: str, /) -> Comparison:
+        one, other = _parsed(first), _parsed(second)
+        if one == other:
+            return Comparison(True, 1.0)
+        if one.has_calls != other.has_calls:
+            return Comparison(False, 0.0)
+        if not one.has_calls:
+            return likeness(one.text, other.text)
+        alike = same_deeds(one.deeds, other.deeds)
+        if alike is None and (one.deeds != one.single_changes or other.deeds != other.single_changes):
+            alike = same_deeds(one.single_changes, other.single_changes)
+        if alike is not None:
+            return Comparison(True, alike)
+        return Comparison(False, self._fuzz.ratio(one.shown, other.shown) / 100)
+
+    def __repr__(self) -> str:
+        return "ActionComparer()"
+
+
+@dataclass(frozen=True)
+class _Action:
+    has_calls: bool
+    text: str
+    deeds: tuple[Deed, ...] = ()
+    single_changes: tuple[Deed, ...] = ()
+    shown: str = ""
+
+
+@lru_cache(maxsize=2048)
+def _parsed(action: str) -> _Action:
+    turn = parse_action(action)
+    if not turn.tool_calls:
+        return _Action(False, turn.content)
+    deeds = [one for call in turn.tool_calls for one in call_deeds(call)]
+    singles = [part for one in deeds for part in _single_changes(one)]
+    shown = "\n".join(f"{call.name} {call.raw_arguments or call.arguments}"[:_LONGEST_COMPARED] for call in turn.tool_calls)
+    return _Action(True, "", tuple(deeds), tuple(singles), shown[:_LONGEST_COMPARED])
+
+
+def _single_changes(one: Deed) -> list[Deed]:
+    if one.edit is None:
+        return [one]
+    path = str(one.local[1])
+    return [edit_deed(path, change, one.directory) for change in single_changes(one.edit)]

@@ -1,0 +1,106 @@
+"""A tool call's arguments in a form to compare, for tools of any name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from composer_replication.teacher_replay.agreement.command_lines import Form
+from composer_replication.teacher_replay.agreement.command_meanings import sql_form
+from composer_replication.teacher_replay.agreement.paths import normal_path, normal_url
+
+# Said to whoever watches; nothing is done otherwise because of them.
+FOR_THE_READER = frozenset(
+    "description explanation justification thought thoughts reasoning security_risk activeForm active_form timeout "
+    "timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary".split()
+)
+_PATHS = frozenset(
+    "path paths file_path filepath file filename file_name notebook_path dir dir_path directory workdir cwd target_file "
+    "relative_path absolute_path folder".split()
+)
+_PROSE = frozenset("prompt message question instructions summary body comment reason task plan".split())
+_STATEMENT = re.compile(r"\s*(?:select|insert|update|delete|with|create|alter|drop|explain|pragma)\b", re.IGNORECASE)
+_TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_", re.IGNORECASE)
+# What goes without saying, by tool (in lower case).
+_DEFAULTS: dict[str, dict[str, str]] = {
+    "edit": {"replace_all": "false"},
+    "taskoutput": {"block": "true"},
+    "bashoutput": {},
+    "notebookedit": {"edit_mode": "replace", "cell_type": "code"},
+    "websearch": {},
+    "list_files": {"path": "."},
+    "search_dir": {"dir": ".", "dir_path": "."},
+    "find_file": {"dir": ".", "dir_path": "."},
+}
+_SEARCH_TOOLS = frozenset("websearch web_search tool_search toolsearch google_web_search search_web".split())
+
+
+def argument_forms(tool: str, arguments: Mapping[str, Any]) -> tuple[Form, tuple[str, ...]]:
+    """The arguments that count, sorted by name, and the texts among them that may be worded otherwise."""
+    form: list[tuple[str, object]] = []
+    prose: list[str] = []
+    name = tool.lower()
+    for key, value in sorted(arguments.items()):
+        if value is None or value in ({}, []) or _is_for_the_reader(key, name, arguments):
+            continue
+        if isinstance(value, str) and _is_prose(key, value, name):
+            form.append((key, "prose"))
+            prose.append(value)
+        elif name in ("todowrite", "update_plan") and isinstance(value, list):
+            form.append((key, tuple(_tasks(value, prose))))
+        else:
+            found = _value(value, key)
+            if _DEFAULTS.get(name, {}).get(key) != found:
+                form.append((key, found))
+    return tuple(form), tuple(prose)
+
+
+def _is_for_the_reader(key: str, tool: str, arguments: Mapping[str, Any]) -> bool:
+    if key not in FOR_THE_READER:
+        return False
+    if key == "description":
+        # Of a ticket it is the content; beside a command or a prompt it is a label.
+        return any(other in arguments for other in ("command", "cmd", "prompt", "code"))
+    return not (key.startswith("timeout") and _TIMED.search(tool))
+
+
+def _is_prose(key: str, value: str, tool: str) -> bool:
+    if key == "query":
+        return tool in _SEARCH_TOOLS
+    return key in _PROSE or key in FOR_THE_READER
+
+
+def _tasks(tasks: list[Any], prose: list[str]) -> Iterator[object]:
+    """A list of tasks: what each says, and how far it is."""
+    for task in tasks:
+        if not isinstance(task, dict):
+            yield scalar(task)
+            continue
+        text = next((task[key] for key in ("content", "step", "task", "title") if isinstance(task.get(key), str)), "")
+        prose.append(text)
+        yield tuple((key, scalar(task[key])) for key in ("status", "priority") if key in task)
+
+
+def _value(value: Any, key: str) -> object:
+    if isinstance(value, dict):
+        inner = {name: one for name, one in value.items() if one is not None and name not in FOR_THE_READER}
+        return tuple((name, _value(one, name)) for name, one in sorted(inner.items()))
+    if isinstance(value, list):
+        return ("list", *(_value(one, key) for one in value))
+    if not isinstance(value, str):
+        return scalar(value)
+    if key in _PATHS:
+        return normal_path(value)
+    if key == "url" or value.startswith(("http://", "https://")):
+        return normal_url(value)
+    return sql_form(value) if _STATEMENT.match(value) else scalar(value.rstrip())
+
+
+def scalar(value: Any) -> str:
+    """A number or a truth value as the text that spells it."""
+    if isinstance(value, bool) or (isinstance(value, str) and value in ("True", "False")):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

@@ -1,0 +1,147 @@
+"""When two pieces of code are the same: comments in other words and the style of quotes do not count."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from functools import lru_cache
+
+from composer_replication.teacher_replay.agreement.prose import likeness
+
+_HASH = frozenset("py pyi sh bash zsh rb yml yaml toml cfg ini mk env r pl conf tf dockerfile makefile".split())
+_SLASH = frozenset("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue".split())
+_DASH = frozenset("sql lua hs".split())
+_EITHER_QUOTE = frozenset("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml".split())
+# A single quote opens a string here only around one character.
+_CHARACTERS = frozenset("rs go c h cc cpp hpp java kt cs swift scala".split())
+_STRING = r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`'
+_QUOTED = r"'(?:\\.|[^'\\\n])*'"
+_CHARACTER = r"'(?:\\.|[^'\\\n])'"
+_LONGEST = 200_000
+
+# Functions that agents are given in a notebook, by the places of their arguments.
+_SIGNATURES = {
+    "open_file": ("path", "line_number", "context_lines"),
+    "goto_line": ("line_number",),
+    "create_file": ("filename",),
+    "search_dir": ("search_term", "dir_path"),
+    "search_file": ("search_term", "file_path"),
+    "find_file": ("file_name", "dir_path"),
+    "edit_file_by_replace": ("file_name", "to_replace", "new_content"),
+    "edit_file_by_line": ("file_name", "start_line", "end_line", "new_content"),
+    "edit_file": ("file_name", "start", "end", "content"),
+    "insert_content_at_line": ("file_name", "line_number", "content"),
+    "append_file": ("file_name", "content"),
+}
+
+
+def same_code(first: str, second: str, path: str = "") -> bool:
+    """Whether two texts of one file do the same by their words."""
+    if first.rstrip() == second.rstrip():
+        return True
+    if len(first) + len(second) > _LONGEST:
+        return False
+    code, comments = without_comments(first, path)
+    other_code, other_comments = without_comments(second, path)
+    return code.rstrip() == other_code.rstrip() and same_comments(comments, other_comments)
+
+
+def same_comments(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+    """Whether comments say the same; none says something else than some."""
+    if first == second:
+        return True
+    return bool(first) and bool(second) and likeness(" ".join(first), " ".join(second)).same
+
+
+@lru_cache(maxsize=1024)
+def without_comments(text: str, path: str) -> tuple[str, tuple[str, ...]]:
+    """Code with one kind of quotes and without comments, and the comments; lines keep their indent."""
+    language = _language(path)
+    comment = _comment_pattern(language)
+    if comment is None and language not in _EITHER_QUOTE:
+        return "\n".join(line.rstrip() for line in text.split("\n")), ()
+    quoted = _CHARACTER if language in _CHARACTERS else _QUOTED
+    pattern = re.compile(f"(?P<string>{_STRING}|{quoted})" + (f"|(?P<comment>{comment})" if comment else ""))
+    comments: list[str] = []
+
+    def replaced(found: re.Match[str]) -> str:
+        if found["string"] is None:
+            comments.append(found[0].strip("#/*-! \t\n"))
+            return "\1"
+        return _usual_quotes(found[0]) if language in _EITHER_QUOTE else found[0]
+
+    lines = [line.rstrip() for line in pattern.sub(replaced, text).split("\n")]
+    kept = [line.replace("\1", "").rstrip() for line in lines if line.strip() != "\1"]
+    return "\n".join(kept), tuple(comments)
+
+
+def _usual_quotes(string: str) -> str:
+    inside = string[1:-1]
+    if string[0] == "'" and not string.startswith("'''") and not re.search(r"[\"'\\]|\$\{", inside):
+        return f'"{inside}"'
+    return string
+
+
+def _language(path: str) -> str:
+    name = posixpath.basename(path).lower()
+    return name.rpartition(".")[2] if "." in name else name
+
+
+def _comment_pattern(language: str) -> str | None:
+    if language in _HASH:
+        return r"#[^\n]*"
+    if language in _SLASH:
+        return r"//[^\n]*|/\*(?:.|\n)*?\*/"
+    if language == "css":
+        return r"/\*(?:.|\n)*?\*/"
+    return r"--[^\n]*" if language in _DASH else None
+
+
+def python_form(code: str) -> str | None:
+    """What a piece of Python is compared by: its tree, with named arguments in order; None if it is no Python."""
+    tree = _tree(code)
+    if tree is None:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            _name_arguments(node)
+    try:
+        return ast.dump(tree)
+    except RecursionError:
+        return None
+
+
+def python_call(code: str) -> tuple[str, dict[str, object]] | None:
+    """The name and the named arguments of code that is one call with plain values; None for any other code."""
+    tree = _tree(code)
+    if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
+        return None
+    call = tree.body[0].value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return None
+    _name_arguments(call)
+    if call.args or not all(isinstance(keyword.value, ast.Constant) for keyword in call.keywords):
+        return None
+    return call.func.id, {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
+
+
+def _tree(code: str) -> ast.Module | None:
+    if len(code) > _LONGEST:
+        return None
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _name_arguments(call: ast.Call) -> None:
+    names = _SIGNATURES.get(call.func.id, ()) if isinstance(call.func, ast.Name) else ()
+    if names and len(call.args) <= len(names):
+        call.keywords = [
+            *(ast.keyword(name, value) for name, value in zip(names, call.args, strict=False)),
+            *call.keywords,
+        ]
+        call.args = []
+    if all(keyword.arg is not None for keyword in call.keywords):
+        call.keywords.sort(key=lambda keyword: keyword.arg or "")

@@ -1,0 +1,280 @@
+"""One simple command, taken apart: its name, its options whatever their spelling and order, its operands."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from composer_replication.teacher_replay.agreement.command_meanings import usual_line
+from composer_replication.teacher_replay.agreement.command_table import COMMANDS, SUBCOMMANDS, UNKNOWN, Command
+from composer_replication.teacher_replay.agreement.command_words import usual_words
+from composer_replication.teacher_replay.agreement.paths import seen_from
+from composer_replication.teacher_replay.agreement.shell_words import ACTIVE
+
+Form = tuple[object, ...]
+"""What two commands are compared by; it can be hashed."""
+
+# Said by any program about what it prints.
+_SHOWN_ANYWHERE = re.compile(r"--(?:no-)?(?:colou?rs?|pager|progress)(?:=.*)?|--(?:quiet|silent|verbose)")
+_SHORT_SHOWN = ("-q", "-v", "-vv")
+_NUMBER_OPTION = re.compile(r"-(\d+)")
+_SYSTEM_FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/usr/sbin/", "/sbin/")
+_PROGRAM_NAMES = {
+    "python3": "python",
+    "pip3": "pip",
+    "py.test": "pytest",
+    "apt": "apt-get",
+    "nodejs": "node",
+    "ripgrep": "rg",
+    ".": "source",
+    "[": "test",
+    "[[": "test",
+    "gsed": "sed",
+    "ggrep": "grep",
+}
+# Modules that are programs too: `python -m pytest` is `pytest`.
+_MODULE_PROGRAMS = {
+    "pytest", "pip", "black", "ruff", "mypy", "flake8", "isort", "pylint", "coverage", "tox", "nox", "uvicorn",
+    "gunicorn", "flask", "alembic", "celery", "jupyter", "twine", "virtualenv", "pyright", "bandit", "poetry", "uv",
+    "scrapy", "mkdocs", "pipenv", "django", "pdm", "ipython", "hatch", "streamlit", "vulture",
+}  # fmt: skip
+# Programs that run the command behind them in another environment or as another user.
+_PREFIXES = ("uv run", "poetry run", "pipenv run", "pdm run", "hatch run", "rye run", "bundle exec", "npx", "sudo", "bunx")
+
+# Programs whose words are a language of their own.
+_TAKEN_AS_WRITTEN = ("find", "awk", "gawk", "echo", "printf", "test", "expr", "cd", "source", "export")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A simple command. `options` are sorted by name, those of one name in their order; `inner` is the command that it
+    runs; `code` is a program given on the line."""
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+    operands: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    redirects: tuple[tuple[str, str], ...] = ()
+    inner: Line | None = None
+    code: str | None = None
+    command: Command = UNKNOWN
+
+    def option(self, name: str) -> str | None:
+        """An option's value, "" for one without; None if it is not there. The last one counts."""
+        return next((value for given, value in reversed(self.options) if given == name), None)
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """The values of an option that is given several times."""
+        return tuple(value for given, value in self.options if given == name)
+
+    def without(self, *names: str) -> Line:
+        """The line without some options."""
+        return replace(self, options=tuple(option for option in self.options if option[0] not in names))
+
+    def form(self, directory: str | None) -> Form:
+        """What the line is compared by, its operands seen from a directory."""
+        operands = tuple(self._operand(operand, directory) for operand in self.operands)
+        if self.command.any_order:
+            operands = tuple(sorted(operands))
+        inner = None if self.inner is None else self.inner.form(directory)
+        return (self.name, self.options, operands, self.variables, self.redirects, inner, self.code)
+
+    def _operand(self, operand: str, directory: str | None) -> str:
+        if not self.command.paths:
+            return operand
+        if self.command.bound or "/" in operand or re.search(r"\.\w+$", operand):
+            return tidy(operand, directory)
+        return tidy(operand, None)
+
+
+def tidy(word: str, directory: str | None = None) -> str:
+    """A word with its path in normal form, if it is one; the node of a test (`a.py::test`) stays behind it."""
+    path, separator, rest = word.partition("::")
+    if not path or path.startswith("-") or path.endswith("...") or re.search(r"[\s=:|(<>@,^~]", path[1:]):
+        return word
+    return seen_from(directory, path) + separator + rest
+
+
+def program_name(word: str) -> str:
+    """A program's usual name."""
+    for folder in _SYSTEM_FOLDERS:
+        if word.startswith(folder):
+            word = word.removeprefix(folder)
+    return _PROGRAM_NAMES.get(word, word)
+
+
+def read_line(words: Sequence[str]) -> Line:
+    """Take a command apart; `words` are not empty and hold neither assignments nor redirections."""
+    name, arguments = program_name(words[0]), list(words[1:])
+    if "node_modules/.bin/" in name:
+        name, arguments = "npx", [posixpath.basename(name), *arguments]
+    if name in ("egrep", "fgrep"):
+        name, arguments = "grep", ["-E" if name == "egrep" else "-F", *arguments]
+    if name == "docker-compose":
+        name, arguments = "docker", ["compose", *arguments]
+    if name == "test" and arguments and arguments[-1] in ("]", "]]"):
+        arguments.pop()
+    if name in _TAKEN_AS_WRITTEN:
+        return Line(name, operands=tuple(arguments))
+    if name == "python":
+        return _read_python(arguments)
+    name, arguments = usual_words(name, arguments)
+    for prefix in _PREFIXES:
+        own = prefix.split()
+        if [name, *arguments[: len(own) - 1]] == own:
+            return _read_prefixed(prefix, arguments[len(own) - 1 :])
+    before: list[tuple[str, str]] = []
+    while name in SUBCOMMANDS:
+        given, rest = _options(arguments, _global_options(name), stops=True)
+        before += given
+        if not rest:
+            break
+        name, arguments = usual_words(f"{name} {rest[0]}", rest[1:])
+    return usual_line(_read(name, arguments, before))
+
+
+def _read(name: str, arguments: list[str], before: Sequence[tuple[str, str]] = ()) -> Line:
+    command = COMMANDS.get(name) or COMMANDS.get(name.partition(" ")[0], UNKNOWN)
+    if command.inner:
+        options, rest = _options(arguments, command, stops=True)
+        line = _line(name, [*before, *options], rest[:1], command)
+        return replace(line, inner=_inner(name, rest)) if len(rest) > 1 else line
+    options, operands = _options(arguments, command)
+    return _line(name, [*before, *options], operands, command)
+
+
+def _inner(name: str, rest: list[str]) -> Line | None:
+    """The line of the program that runs inside: of its own name for xargs and ssh, else options and operands alone."""
+    if name in ("docker run", "docker exec", "docker compose exec", "docker compose run", "ssh"):
+        return read_line(rest[1:])
+    options, operands = _options(rest[1:], UNKNOWN)
+    return _line("", options, operands, UNKNOWN)
+
+
+def _read_prefixed(prefix: str, arguments: list[str]) -> Line:
+    options: list[tuple[str, str]] = []
+    while arguments and arguments[0].startswith("-"):
+        if arguments[0] not in ("-y", "--yes", "-E", "-q", "--quiet", "--no-install", "--"):
+            options.append((arguments[0], ""))
+        arguments = arguments[1:]
+    inner = read_line(arguments) if arguments else None
+    return Line(prefix, tuple(sorted(options)), inner=inner, command=inner.command if inner else UNKNOWN)
+
+
+def _read_python(arguments: list[str]) -> Line:
+    command = COMMANDS["python"]
+    for place, word in enumerate(arguments):
+        if word in ("-m", "-c") and place + 1 < len(arguments):
+            before, _ = _options(arguments[:place], command)
+            value, rest = arguments[place + 1], arguments[place + 2 :]
+            if word == "-m" and value in _MODULE_PROGRAMS:
+                return replace(read_line([value, *rest]), variables=())
+            name = f"python -m {value}" if word == "-m" else "python -c"
+            line = _read(name, rest, before) if word == "-m" else _line(name, before, rest, UNKNOWN)
+            return line if word == "-m" else replace(line, code=value)
+        if not word.startswith("-"):
+            break
+    return _read("python", arguments)
+
+
+def _line(name: str, options: Sequence[tuple[str, str]], operands: Sequence[str], command: Command) -> Line:
+    kept = [
+        (option, tidy(value)) for option, value in options if not _is_shown(option, value, command, alone=len(options) == 1 and not operands)
+    ]
+    kept = [(option, value) for option, value in kept if command.defaults.get(option) != value]
+    if command.here and not operands:
+        operands = ["."]
+    return Line(name, tuple(sorted(kept, key=lambda option: option[0])), tuple(operands), command=command)
+
+
+def _is_shown(option: str, value: str, command: Command, *, alone: bool) -> bool:
+    if option in command.shown:
+        return True
+    if command.known and option in command.spellings:
+        return False
+    if _SHOWN_ANYWHERE.fullmatch(option) and (not value or "colo" in option):
+        return True
+    return not command.known and option in _SHORT_SHOWN and not value and not alone
+
+
+def _options(
+    arguments: Sequence[str], command: Command, *, stops: bool = False
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Options, each with its value, and operands; with `stops`, everything from the first operand on is an operand."""
+    options: list[tuple[str, str]] = []
+    operands: list[str] = []
+    place = 0
+    while place < len(arguments):
+        word = arguments[place]
+        place += 1
+        if word == "--":
+            operands += arguments[place:]
+            break
+        if not word.startswith("-") or word == "-":
+            if stops:
+                operands += arguments[place - 1 :]
+                break
+            operands.append(word)
+            continue
+        following = arguments[place] if place < len(arguments) else None
+        for option, value, takes_next in _option(word, following, command):
+            options.append((option, value))
+            place += takes_next
+    return options, operands
+
+
+def _option(word: str, following: str | None, command: Command) -> list[tuple[str, str, bool]]:
+    """The options in one word, with their values, and whether a value was the following word."""
+    is_value = following is not None and (not following.startswith("-") or bool(_NUMBER_OPTION.fullmatch(following)))
+    if word.startswith("--") or command.long_dash or not command.known:
+        name, equals, value = word.partition("=")
+        if word.startswith("--") or command.long_dash:
+            standing = command.spellings.get(name, name)
+        else:
+            standing = name
+        if equals:
+            return [(standing, value, False)]
+        if standing in command.valued:
+            return [(standing, following or "", following is not None)]
+        if name in command.spellings or _SHOWN_ANYWHERE.fullmatch(name) or name in _SHORT_SHOWN or not is_value:
+            return [(standing, "", False)]
+        # Nothing says whether it takes the next word: taken so by everyone, it compares the same with "=" and without.
+        return [(standing, following or "", True)] if not command.known else [(standing, "", False)]
+    if word in command.spellings:
+        standing = command.spellings[word]
+        takes = standing in command.valued and (standing != "-j" or (following or "").isdigit())
+        return [(standing, following or "" if takes else "", takes and following is not None)]
+    if (number := _NUMBER_OPTION.fullmatch(word)) is not None and "-n" in command.valued:
+        return [("-n", number[1], False)]
+    found: list[tuple[str, str, bool]] = []
+    for place, letter in enumerate(word[1:], start=2):
+        standing = command.spellings.get(f"-{letter}", f"-{letter}")
+        if standing == "-j" and not word[place:] and not (following or "").isdigit():
+            found.append((standing, "", False))
+        elif standing in command.valued:
+            rest = word[place:].removeprefix("=")
+            found.append((standing, rest or following or "", not rest and following is not None))
+            break
+        else:
+            found.append((standing, "", False))
+    return found
+
+
+@cache
+def _global_options(name: str) -> Command:
+    spellings: dict[str, str] = {}
+    valued: set[str] = set()
+    for entry in SUBCOMMANDS[name].split():
+        first, *others = entry.rstrip("=").split("/")
+        spellings.update(dict.fromkeys((first, *others), first))
+        if entry.endswith("="):
+            valued.add(first)
+    return Command(spellings, frozenset(valued))
+
+
+def is_plain(*words: str) -> bool:
+    """Whether the shell takes all of these words as they stand."""
+    return not any(ACTIVE in word for word in words)

@@ -1,0 +1,107 @@
+"""A deed: one thing that an action does, whichever tool or command does it; and when two of them are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from composer_replication.teacher_replay.agreement.code import same_code
+from composer_replication.teacher_replay.agreement.command_lines import Form
+from composer_replication.teacher_replay.agreement.edits import Edit, are_independent, same_edit
+from composer_replication.teacher_replay.agreement.paths import is_absolute
+from composer_replication.teacher_replay.agreement.prose import likeness
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What is done, in a form to compare.
+
+    `local` has paths as they were written, `resolved` has them seen from `directory` (None: not known). `is_bound`
+    says that the directory matters through these paths alone. `prose` and `code` are texts that may be worded
+    otherwise, `path` is the file that code belongs to, `edit` is set for a change of a file. `reads` says that nothing
+    is changed; `touches` are the paths that are read or changed, None if that may be anything.
+    """
+
+    local: Form
+    resolved: Form
+    directory: str | None = None
+    is_bound: bool = False
+    prose: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    path: str = ""
+    edit: Edit | None = None
+    reads: bool = False
+    touches: frozenset[str] | None = None
+
+
+def deed(*form: object, **fields: object) -> Deed:
+    """A deed that no directory matters for."""
+    return Deed(form, form, is_bound=True, **fields)  # type: ignore[arg-type]
+
+
+def same_deed(first: Deed, second: Deed) -> float | None:
+    """How alike two deeds are that are the same (1.0, or the likeness of their texts); None if they are not."""
+    if not _same_form(first, second) or len(first.prose) != len(second.prose) or len(first.code) != len(second.code):
+        return None
+    if (first.edit is None) != (second.edit is None):
+        return None
+    if first.edit is not None and second.edit is not None and not same_edit(first.edit, second.edit, first.path):
+        return None
+    if not all(same_code(one, other, first.path) for one, other in zip(first.code, second.code, strict=True)):
+        return None
+    likenesses = [1.0]
+    for one, other in zip(first.prose, second.prose, strict=True):
+        found = likeness(one, other, as_request=True)
+        if not found.same:
+            return None
+        likenesses.append(found.similarity)
+    return min(likenesses)
+
+
+def _same_form(first: Deed, second: Deed) -> bool:
+    if first.resolved == second.resolved and first.is_bound and second.is_bound:
+        return True
+    meets = first.directory == second.directory or _restates(first.directory, second.directory)
+    return meets and (first.local == second.local or first.resolved == second.resolved)
+
+
+def _restates(first: str | None, second: str | None) -> bool:
+    """Whether one names an absolute directory and the other none: agents restate the directory they are in."""
+    return (first is None) != (second is None) and is_absolute(first or second or "")
+
+
+def same_deeds(first: Sequence[Deed], second: Sequence[Deed]) -> float | None:
+    """How alike two sequences are that come to the same; None if they do not. Independent deeds may change places.
+
+    Each deed of the first is looked for in the second; it may be behind others only if it is independent of them.
+    """
+    if len(first) != len(second):
+        return None
+    left = list(second)
+    least = 1.0
+    for one in first:
+        for place, other in enumerate(left):
+            alike = same_deed(one, other)
+            if alike is not None:
+                least = min(least, alike)
+                del left[place]
+                break
+            if not _independent(one, other):
+                return None
+        else:
+            return None
+    return least
+
+
+def _independent(first: Deed, second: Deed) -> bool:
+    if first.reads and second.reads:
+        return True
+    if first.touches is None or second.touches is None:
+        return False
+    if not any(_overlaps(one, other) for one in first.touches for other in second.touches):
+        return True
+    return first.edit is not None and second.edit is not None and are_independent(first.edit, second.edit)
+
+
+def _overlaps(first: str, second: str) -> bool:
+    return first == second or first.startswith(f"{second}/") or second.startswith(f"{first}/") or "." in (first, second)

@@ -1,0 +1,153 @@
+"""Changes of files by their effect: the same change is the same, with more or less of the text around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from composer_replication._optional import require
+from composer_replication.teacher_replay.agreement.code import same_comments, without_comments
+
+_MOST_LINES = 5_000
+_MOST_PLACES = 50
+
+
+@dataclass(frozen=True)
+class Edit:
+    """`old` becomes `new`, everywhere if `all_places`; `header` is a line that stands somewhere before it."""
+
+    old: str
+    new: str
+    all_places: bool = False
+    header: str | None = None
+
+
+def same_edit(first: Edit, second: Edit, path: str = "") -> bool:
+    """Whether two edits of one file do the same to it."""
+    if first == second:
+        return True
+    if first.all_places != second.all_places:
+        return False
+    one, one_comments = _code_only(first, path)
+    other, other_comments = _code_only(second, path)
+    for comments, other_ones in zip(one_comments, other_comments, strict=True):
+        if not same_comments(comments, other_ones):
+            return False
+    if first.all_places:
+        return (one.old, one.new) == (other.old, other.new)
+    return _headers_meet(one, other) and (_same_change(one, other) or _contains(one, other) or _contains(other, one))
+
+
+def are_independent(first: Edit, second: Edit) -> bool:
+    """Whether two edits of one file may change places."""
+    texts = [(first.old, second.old), (first.old, second.new), (second.old, first.new)]
+    return all(part and whole is not None and part not in whole for part, whole in texts) and second.old not in first.old
+
+
+def single_changes(edit: Edit) -> Iterator[Edit]:
+    """The separate changes of an edit, each with the unchanged lines next to it."""
+    old, new = edit.old.split("\n"), edit.new.split("\n")
+    if edit.all_places or len(old) + len(new) > _MOST_LINES:
+        yield edit
+        return
+    distance = require("rapidfuzz.distance", "replay")
+    steps = list(distance.LCSseq.opcodes(old, new))
+    changes = [place for place, step in enumerate(steps) if step.tag != "equal"]
+    runs: list[list[int]] = []
+    for place in changes:
+        if runs and runs[-1][-1] == place - 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    if len(runs) < 2:
+        yield edit
+        return
+    for run in runs:
+        before = old[steps[run[0] - 1].src_start : steps[run[0] - 1].src_end] if run[0] > 0 else []
+        after = old[steps[run[-1] + 1].src_start : steps[run[-1] + 1].src_end] if run[-1] + 1 < len(steps) else []
+        removed = old[steps[run[0]].src_start : steps[run[-1]].src_end]
+        added = new[steps[run[0]].dest_start : steps[run[-1]].dest_end]
+        yield Edit("\n".join([*before, *removed, *after]), "\n".join([*before, *added, *after]), header=edit.header)
+
+
+def _code_only(edit: Edit, path: str) -> tuple[Edit, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The edit without comments and closing newlines, and the comments that it adds and takes away."""
+    old, old_comments = without_comments(edit.old, path)
+    new, new_comments = without_comments(edit.new, path)
+    added = tuple(comment for comment in new_comments if comment not in old_comments)
+    removed = tuple(comment for comment in old_comments if comment not in new_comments)
+    return replace(edit, old=old.rstrip("\n"), new=new.rstrip("\n")), (added, removed)
+
+
+def _headers_meet(first: Edit, second: Edit) -> bool:
+    """Whether the lines that two edits name as their place may be one place."""
+    if first.header is None or second.header is None or first.header.strip() == second.header.strip():
+        return True
+    return first.header.strip() in second.old or second.header.strip() in first.old
+
+
+def _same_change(first: Edit, second: Edit) -> bool:
+    for from_start in (True, False):
+        before, old, new, after = _trimmed(first, from_start=from_start)
+        other_before, other_old, other_new, other_after = _trimmed(second, from_start=from_start)
+        if (old, new) == (other_old, other_new) and (old or new):
+            if _ends_alike(before, other_before) and _begins_alike(after, other_after):
+                return True
+    return False
+
+
+def _trimmed(edit: Edit, *, from_start: bool) -> tuple[str, str, str, str]:
+    """What stands before a change, what goes, what comes, what stands behind it."""
+    shortest = min(len(edit.old), len(edit.new))
+    if from_start:
+        head = _common_length(edit.old, edit.new)
+        tail = min(_common_length(edit.old[::-1], edit.new[::-1]), shortest - head)
+    else:
+        tail = _common_length(edit.old[::-1], edit.new[::-1])
+        head = min(_common_length(edit.old, edit.new), shortest - tail)
+    old_end, new_end = len(edit.old) - tail, len(edit.new) - tail
+    return edit.old[:head], edit.old[head:old_end], edit.new[head:new_end], edit.old[old_end:]
+
+
+def _common_length(first: str, second: str) -> int:
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[:middle] == second[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _ends_alike(first: str, second: str) -> bool:
+    short, long = sorted((first, second), key=len)
+    return long.endswith(short) and not _cuts_word(long, len(long) - len(short))
+
+
+def _begins_alike(first: str, second: str) -> bool:
+    short, long = sorted((first, second), key=len)
+    return long.startswith(short) and not _cuts_word(long, len(short))
+
+
+def _cuts_word(text: str, place: int) -> bool:
+    """Whether a place is inside a word: a text that ends there is not the end of the same name."""
+    if not 0 < place < len(text):
+        return False
+    return (text[place - 1].isalnum() or text[place - 1] == "_") and (text[place].isalnum() or text[place] == "_")
+
+
+def _contains(large: Edit, small: Edit) -> bool:
+    """Whether an edit is another one with text around it."""
+    if not small.old or len(large.old) < len(small.old):
+        return False
+    place = large.old.find(small.old)
+    for _ in range(_MOST_PLACES):
+        if place < 0:
+            return False
+        before, after = large.old[:place], large.old[place + len(small.old) :]
+        whole = not _cuts_word(large.old, place) and not _cuts_word(large.old, place + len(small.old))
+        if whole and large.new == before + small.new + after:
+            return True
+        place = large.old.find(small.old, place + 1)
+    return False

@@ -1,0 +1,112 @@
+"""Patches as deeds: the envelope of `apply_patch`, and unified diffs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from composer_replication.teacher_replay.agreement.deeds import Deed
+from composer_replication.teacher_replay.agreement.edits import Edit
+from composer_replication.teacher_replay.agreement.paths import seen_from
+
+_FILE = re.compile(r"\*\*\* (Add|Update|Delete) File: (.+)")
+_MOVE = re.compile(r"\*\*\* Move to: (.+)")
+_UNIFIED_FILE = re.compile(r"\+\+\+ (?:b/)?(\S+)")
+_HUNK = re.compile(r"@@(?: -\d+(?:,\d+)? \+\d+(?:,\d+)? @@)?(.*)")
+
+
+def is_patch(text: str) -> bool:
+    """Whether a text is a patch of a kind that is understood."""
+    stripped = text.strip()
+    return (stripped.startswith("*** Begin Patch") and stripped.endswith("*** End Patch")) or (
+        stripped.startswith(("--- ", "diff --git ")) and "\n+++ " in stripped and "\n@@" in stripped
+    )
+
+
+def patch_deeds(text: str, directory: str | None = None) -> list[Deed]:
+    """What a patch does to each file."""
+    lines = text.strip().split("\n")
+    if lines[0].startswith("***"):
+        return [one for section in _sections(lines[1:-1]) for one in _section_deeds(section, directory)]
+    return [one for path, body in _unified(lines) for one in _edits(path, body, directory)]
+
+
+def edit_deed(path: str, edit: Edit, directory: str | None = None) -> Deed:
+    """A change of a file."""
+    where = seen_from(directory, path)
+    local, resolved = ("edit", seen_from(None, path)), ("edit", where)
+    return Deed(local, resolved, directory, is_bound=True, path=where, edit=edit, touches=frozenset({where}))
+
+
+def write_deed(path: str, content: str, directory: str | None = None) -> Deed:
+    """A file made, or made anew, with a content."""
+    where = seen_from(directory, path)
+    local, resolved = ("write", seen_from(None, path)), ("write", where)
+    return Deed(local, resolved, directory, is_bound=True, path=where, code=(content,), touches=frozenset({where}))
+
+
+def _sections(lines: Sequence[str]) -> Iterator[list[str]]:
+    section: list[str] = []
+    for line in lines:
+        if _FILE.match(line) and section:
+            yield section
+            section = []
+        section.append(line)
+    if section:
+        yield section
+
+
+def _section_deeds(section: list[str], directory: str | None) -> Iterator[Deed]:
+    found = _FILE.match(section[0])
+    if found is None:
+        text = "\n".join(line.rstrip() for line in section)
+        yield Deed(("patch", text), ("patch", text), directory)
+        return
+    kind, path = found[1], found[2].strip()
+    body = section[1:]
+    where = seen_from(directory, path)
+    if kind == "Add":
+        yield write_deed(path, "\n".join(line[1:] for line in body if line.startswith("+")), directory)
+    elif kind == "Delete":
+        local, resolved = ("delete", seen_from(None, path)), ("delete", where)
+        yield Deed(local, resolved, directory, is_bound=True, touches=frozenset({where}))
+    else:
+        yield from _edits(path, body, directory)
+        for line in body:
+            if (moved := _MOVE.match(line)) is not None:
+                target = seen_from(directory, moved[1].strip())
+                local = ("move", seen_from(None, path), seen_from(None, moved[1].strip()))
+                yield Deed(local, ("move", where, target), directory, is_bound=True, touches=frozenset({where, target}))
+
+
+def _unified(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    path, body = "", []
+    for line in lines:
+        if (found := _UNIFIED_FILE.match(line)) is not None:
+            path, body = found[1], []
+        elif line.startswith(("--- ", "diff --git ")):
+            if path:
+                yield path, body
+            path, body = "", []
+        elif path:
+            body.append(line)
+    if path:
+        yield path, body
+
+
+def _edits(path: str, body: Sequence[str], directory: str | None) -> Iterator[Deed]:
+    hunks: list[tuple[str | None, list[str]]] = []
+    for line in body:
+        if line.startswith("***"):
+            continue
+        if (found := _HUNK.match(line)) is not None:
+            hunks.append((found[1].strip().removesuffix("@@").strip() or None, []))
+        else:
+            if not hunks:
+                hunks.append((None, []))
+            hunks[-1][1].append(line)
+    for header, lines in hunks:
+        old = [line[1:] for line in lines if not line.startswith("+")]
+        new = [line[1:] for line in lines if not line.startswith("-")]
+        if old != new:
+            yield edit_deed(path, Edit("\n".join(old), "\n".join(new), header=header), directory)

@@ -1,0 +1,203 @@
+"""Searches, whichever tool does them: patterns in one dialect, files by globs, what is shown of a match."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from composer_replication.teacher_replay.agreement.command_lines import Form, Line
+from composer_replication.teacher_replay.agreement.paths import normal_path, seen_from
+from composer_replication.teacher_replay.agreement.shell_words import ACTIVE, globs_as_text
+
+FILE_TYPES = {
+    "py": "*.py", "python": "*.py", "rust": "*.rs", "rs": "*.rs", "js": "*.js", "javascript": "*.js", "ts": "*.ts",
+    "typescript": "*.ts", "tsx": "*.tsx", "jsx": "*.jsx", "go": "*.go", "java": "*.java", "ruby": "*.rb", "rb": "*.rb",
+    "c": "*.c", "cpp": "*.cpp", "md": "*.md", "markdown": "*.md", "json": "*.json", "yaml": "*.yaml", "html": "*.html",
+    "css": "*.css", "php": "*.php", "sh": "*.sh", "toml": "*.toml", "sql": "*.sql", "swift": "*.swift",
+    "kotlin": "*.kt", "scala": "*.scala", "vue": "*.vue", "lua": "*.lua", "elixir": "*.ex", "cs": "*.cs",
+}  # fmt: skip
+_MODES = {"-l": "files", "-c": "count", "-L": "files without", "-q": "whether"}
+_NEEDLESS_ESCAPE = re.compile(r"\\([\"'/\-:=,@#%&!~_ `;])")
+_META = re.compile(r"([.\[\]()*+?{}|^$\\])")
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_MOST_GLOBS = 64
+
+
+def search_form(
+    pattern: str,
+    paths: Iterable[str],
+    *,
+    globs: Iterable[str] = (),
+    mode: str = "content",
+    flags: Iterable[str] = (),
+    before: int = 0,
+    after: int = 0,
+    directory: str | None = None,
+) -> Form:
+    """What a search is compared by; `pattern` is an extended regular expression."""
+    flagged = set(flags)
+    pattern = usual_pattern(pattern)
+    if (found := re.fullmatch(r"\\b([^|()]+)\\b", pattern)) is not None:
+        pattern, flagged = found[1], {*flagged, "-w"}
+    if "-i" in flagged:
+        pattern = pattern.lower()
+    if mode != "content":
+        before = after = 0
+    seen = tuple(sorted(seen_from(directory, path) for path in paths))
+    return ("search", pattern, seen, usual_globs(globs), mode, tuple(sorted(flagged)), before, after)
+
+
+def line_search_form(line: Line, directory: str | None, *, is_filter: bool) -> Form | None:
+    """What a `grep` or `rg` is compared by; None if it does something else than search."""
+    known = {"-r", "-i", "-w", "-x", "-v", "-E", "-F", "-P", "-G", "-o", "-e", "-A", "-B", "-C", "-S", "-m", "-U", *_MODES}
+    known |= {"--include", "--exclude", "--exclude-dir", "-g", "-t"}
+    if line.name not in ("grep", "rg") or any(option not in known for option, _ in line.options):
+        return None
+    patterns = [globs_as_text(value) for value in line.values("-e")]
+    operands = list(line.operands)
+    if not patterns:
+        if not operands:
+            return None
+        patterns = [globs_as_text(operands.pop(0))]
+    dialect = "fixed" if line.option("-F") is not None else "extended"
+    if line.name == "grep" and dialect != "fixed" and line.option("-E") is None and line.option("-P") is None:
+        dialect = "basic"
+    recursive = line.name == "rg" or line.option("-r") is not None
+    if not operands and recursive and not is_filter:
+        operands = ["."]
+    flags = {option for option in ("-w", "-x", "-v", "-o", "-U") if line.option(option) is not None}
+    pattern = "|".join(extended_pattern(one, dialect) for one in patterns)
+    if line.option("-i") is not None or (line.option("-S") is not None and pattern == pattern.lower()):
+        flags.add("-i")
+    if (most := line.option("-m")) is not None:
+        flags.add(f"-m{most}")
+    globs = [*line.values("--include"), *line.values("-g"), *(FILE_TYPES.get(kind, f"type:{kind}") for kind in line.values("-t"))]
+    globs += [f"!{glob}" for glob in (*line.values("--exclude"), *(f"{name}/**" for name in line.values("--exclude-dir")))]
+    around = _number(line.option("-C"))
+    return search_form(
+        pattern,
+        operands,
+        globs=map(globs_as_text, globs),
+        mode=next((mode for option, mode in _MODES.items() if line.option(option) is not None), "content"),
+        flags=flags,
+        before=_number(line.option("-B")) or around,
+        after=_number(line.option("-A")) or around,
+        directory=directory,
+    )
+
+
+def extended_pattern(pattern: str, dialect: str) -> str:
+    """A pattern of grep's basic or fixed kind as an extended one."""
+    if dialect == "fixed":
+        return _META.sub(r"\\\1", pattern)
+    if dialect == "extended":
+        return pattern
+    # What is special with a backslash in one is special without it in the other.
+    return re.sub(r"\\?([|()+?{}])|\\.", lambda found: _swapped(found[0]), pattern)
+
+
+def _swapped(text: str) -> str:
+    if len(text) == 1:
+        return f"\\{text}"
+    return text[1] if text[1] in "|()+?{}" else text
+
+
+def usual_pattern(pattern: str) -> str:
+    """An extended pattern in its usual spelling: no needless escapes, alternatives in order."""
+    pattern = _NEEDLESS_ESCAPE.sub(r"\1", pattern)
+    pattern = re.sub(r"\[([.*+?$(){}|])\]", r"\\\1", pattern)
+    pattern = pattern.replace(r"\<", r"\b").replace(r"\>", r"\b")
+    pattern = pattern.replace("[[:space:]]", r"\s").replace("[0-9]", r"\d").replace("[[:digit:]]", r"\d")
+    pattern = re.sub(r"(?<!\\)\{(?!\d+(?:,\d*)?\})", r"\\{", pattern)
+    pattern = re.sub(r"^(?:\.\*)+|(?<!\\)(?:\.\*)+$", "", pattern) or pattern
+    if "|" in pattern and not re.search(r"[()\[\]\\]", pattern):
+        pattern = "|".join(sorted(set(pattern.split("|"))))
+    return pattern
+
+
+def usual_globs(globs: Iterable[str]) -> tuple[str, ...]:
+    """Globs with their braces spelled out; one without a folder matches at every depth."""
+    return tuple(sorted({one for glob in globs for one in _spelled_out(glob)}))
+
+
+def _spelled_out(glob: str) -> list[str]:
+    found = [glob]
+    while any(_BRACES.search(one) for one in found) and len(found) < _MOST_GLOBS:
+        found = [
+            one[: place.start()] + choice + one[place.end() :] if place else one
+            for one in found
+            for place in [_BRACES.search(one)]
+            for choice in (place[1].split(",") if place else [""])
+        ]
+    tidy = [re.sub(r"^(!?)\./", r"\1", one) for one in found]
+    return [re.sub(r"^(!?)\*\*/(?=[^/]*$)", r"\1", one) for one in tidy]
+
+
+def files_form(pattern: str, path: str = ".", *, directory: str | None = None, flags: Sequence[str] = ()) -> Form:
+    """What a search for files by name is compared by."""
+    folder = seen_from(directory, path)
+    joined = pattern if folder == "." or pattern.startswith("/") else f"{folder}/{pattern}"
+    spelled = tuple(sorted({normal_path(one) for one in _files_spelled_out(joined)}))
+    return ("files", spelled, tuple(sorted(flags)))
+
+
+def _files_spelled_out(glob: str) -> list[str]:
+    # Here "**/" stays: a bare name is looked for in one folder only.
+    return [one.removeprefix("\1") for one in _spelled_out(f"\1{glob}")]
+
+
+def find_form(line: Line, directory: str | None) -> Form:
+    """What a `find` is compared by: the names it looks for, or its tests in any order if they only test."""
+    words = [globs_as_text(word) for word in line.operands]
+    paths: list[str] = []
+    while words and not words[0].startswith(("-", "!", "(")):
+        paths.append(words.pop(0))
+    named = _names_form(paths, words, directory)
+    if named is not None:
+        return named
+    seen = tuple(sorted(seen_from(directory, path) for path in paths or ["."]))
+    units: list[tuple[str, ...]] = []
+    for word in words:
+        if word.startswith(("-", "!", "(", ")")) and not (units and units[-1] in (("!",), ("-not",))):
+            units.append(("!",) if word == "-not" else (word,))
+        else:
+            units[-1] = (*units[-1], word)
+    acts = any(unit[0] in ("-o", "-or", "-exec", "-execdir", "-delete", "(", ")", "-prune", "-ok") for unit in units)
+    return ("find", seen, tuple(units if acts else sorted(unit for unit in units if unit != ("-print",))))
+
+
+def _names_form(paths: Sequence[str], words: Sequence[str], directory: str | None) -> Form | None:
+    names: list[str] = []
+    flags: set[str] = set()
+    depth = None
+    place = 0
+    while place < len(words):
+        test, value = words[place], words[place + 1] if place + 1 < len(words) else ""
+        if test in ("-name", "-iname"):
+            names.append(value)
+            flags |= {"-i"} if test == "-iname" else set()
+        elif test == "-type" and value in ("f", "d"):
+            flags |= {"-d"} if value == "d" else set()
+        elif test == "-maxdepth":
+            depth = value
+        elif test in ("-o", "-or", "(", ")", "-print"):
+            place += 1
+            continue
+        else:
+            return None
+        place += 2
+    # Several names without "or" between them must all match, which is another question.
+    if not names or len(names) - 1 != len([word for word in words if word in ("-o", "-or")]) or depth not in (None, "1"):
+        return None
+    below = "" if depth == "1" else "**/"
+    forms = [files_form(f"{below}{name}", path, directory=directory) for path in paths or ["."] for name in names]
+    return ("files", tuple(sorted({one for form in forms for one in form[1]})), tuple(sorted(flags)))  # type: ignore[attr-defined]
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0
+
+
+def has_glob(word: str) -> bool:
+    """Whether the shell looks for files by this word."""
+    return bool(re.search(f"{ACTIVE}[*?\\[{{]", word)) and f"{ACTIVE}$" not in word

@@ -1,0 +1,234 @@
+"""Tool calls as deeds: what the well-known tools of coding agents do, and any other call by its name and arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from composer_replication.teacher_replay.agreement.arguments import FOR_THE_READER, argument_forms, scalar
+from composer_replication.teacher_replay.agreement.code import python_call, python_form
+from composer_replication.teacher_replay.agreement.deeds import Deed, deed
+from composer_replication.teacher_replay.agreement.edits import Edit
+from composer_replication.teacher_replay.agreement.patches import edit_deed, is_patch, patch_deeds, write_deed
+from composer_replication.teacher_replay.agreement.paths import normal_path
+from composer_replication.teacher_replay.agreement.searches import FILE_TYPES, files_form, search_form
+from composer_replication.teacher_replay.agreement.shell import line_edit, shell_deeds
+from composer_replication.teacher_replay.agreement.views import Lines, view_form
+from composer_replication.traces import ToolCall
+
+_SHELL_TOOLS = frozenset(
+    "bash shell shell_command execute_bash exec_command run_command run_shell_command run_terminal_cmd local_shell "
+    "terminal execute_command container.exec".split()
+)
+_READ_TOOLS = frozenset("read read_file readfile view view_file cat".split())
+_WRITE_TOOLS = frozenset("write write_file writefile create_file".split())
+_NOTEBOOKS = frozenset("execute_ipython_cell ipython python jupyter run_python".split())
+_PATH_KEYS = ("file_path", "path", "absolute_path", "target_file", "filename", "file", "file_name")
+_CHANGE_KEYS = (("old_string", "new_string"), ("old_str", "new_str"), ("to_replace", "new_content"))
+_READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?fetch|open|show|ls)", re.IGNORECASE)
+
+
+def call_deeds(call: ToolCall) -> list[Deed]:
+    """What a call does. Arguments that are no JSON are compared as text, but for a patch."""
+    if call.raw_arguments is not None:
+        return _raw_deeds(call.name, call.raw_arguments)
+    name = call.name.lower()
+    arguments = {key: value for key, value in call.arguments.items() if value is not None}
+    for reader in (_shell, _edit, _read, _write, _search, _files, _notebook, _patch, _line_edit):
+        found = reader(name, arguments)
+        if found is not None:
+            return found
+    return [_any_call(name, arguments)]
+
+
+def _any_call(name: str, arguments: Mapping[str, Any]) -> Deed:
+    form, prose = argument_forms(name, arguments)
+    return deed("call", name, form, prose=prose, reads=bool(_READS.match(name)))
+
+
+def _raw_deeds(name: str, text: str) -> list[Deed]:
+    if is_patch(text):
+        return patch_deeds(text)
+    # White space in a broken call stands between JSON's marks; in a query it parts words.
+    shown = re.sub(r"\s+", "" if text.lstrip().startswith(("{", "[")) else " ", text).strip()
+    return [deed("call", name.lower(), "raw", shown)]
+
+
+def _text(arguments: Mapping[str, Any], *keys: str) -> str | None:
+    return next((arguments[key] for key in keys if isinstance(arguments.get(key), str)), None)
+
+
+def _only(arguments: Mapping[str, Any], *keys: str) -> bool:
+    return all(key in keys or key in FOR_THE_READER for key in arguments)
+
+
+def _number(value: Any) -> int | None:
+    text = scalar(value)
+    return int(text) if re.fullmatch(r"-?\d{1,12}", text) else None
+
+
+def _shell(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    command = arguments.get("command", arguments.get("cmd"))
+    if name not in _SHELL_TOOLS or not isinstance(command, str | list):
+        return None
+    directory = _text(arguments, "workdir", "cwd", "working_directory", "dir_path")
+    others = {
+        key: value
+        for key, value in arguments.items()
+        if key not in ("command", "cmd", "workdir", "cwd", "working_directory", "dir_path", *FOR_THE_READER)
+        and scalar(value) not in ("false", "[]", "{}")
+    }
+    form, _ = argument_forms(name, others)
+    if isinstance(command, list):
+        command = _joined([str(word) for word in command])
+    found = shell_deeds(command, None if directory is None else normal_path(directory))
+    if not form:
+        return found
+    return [
+        Deed(
+            (*one.local, form), (*one.resolved, form), one.directory, one.is_bound, one.prose, one.code, one.path, one.edit
+        )
+        for one in found
+    ]
+
+
+def _joined(words: list[str]) -> str:
+    """A list of words as a command line; each is quoted, for no shell has looked at it."""
+    if len(words) == 1:
+        return words[0]
+    return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
+
+
+def _edit(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    path = _text(arguments, *_PATH_KEYS)
+    if path is None:
+        return None
+    command = arguments.get("command")
+    if isinstance(command, str) and command not in ("str_replace", "edit", "replace"):
+        return None
+    edits = arguments.get("edits")
+    if isinstance(edits, list) and edits and _only(arguments, *_PATH_KEYS, "edits", "command"):
+        changes = [_change(one) if isinstance(one, dict) else None for one in edits]
+        return None if None in changes else [edit_deed(path, change) for change in changes if change is not None]
+    change = _change(arguments)
+    return None if change is None else [edit_deed(path, change)]
+
+
+def _change(arguments: Mapping[str, Any]) -> Edit | None:
+    for old_key, new_key in _CHANGE_KEYS:
+        old, new = arguments.get(old_key), arguments.get(new_key, "")
+        if not isinstance(old, str) or not isinstance(new, str):
+            continue
+        if not _only(arguments, *_PATH_KEYS, old_key, new_key, "replace_all", "command", "expected_replacements"):
+            return None
+        return Edit(old, new, all_places=scalar(arguments.get("replace_all", False)) == "true")
+    return None
+
+
+def _read(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    path = _text(arguments, *_PATH_KEYS)
+    is_view = name in _READ_TOOLS or arguments.get("command") == "view"
+    ranges = ("offset", "limit", "view_range", "start_line", "end_line")
+    if path is None or not is_view or not _only(arguments, *_PATH_KEYS, *ranges, "command"):
+        return None
+    shown = _shown_lines(arguments)
+    if shown is None:
+        return None
+    where = normal_path(path)
+    return [deed(*view_form(where, shown), reads=True, touches=frozenset({where}))]
+
+
+def _shown_lines(arguments: Mapping[str, Any]) -> Lines | None:
+    start, stop = 1, None
+    view_range = arguments.get("view_range")
+    if isinstance(view_range, list) and view_range:
+        numbers = [_number(value) for value in view_range]
+        if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+            return None
+        start, stop = numbers[0], None if numbers[1] == -1 else numbers[1]
+    if "start_line" in arguments or "end_line" in arguments:
+        first, last = _number(arguments.get("start_line", 1)), _number(arguments.get("end_line", -1))
+        if first is None or last is None:
+            return None
+        start, stop = first, None if last == -1 else last
+    if "offset" in arguments or "limit" in arguments:
+        offset, limit = _number(arguments.get("offset", 1)), _number(arguments.get("limit", 2000))
+        if offset is None or limit is None:
+            return None
+        start = max(offset, 1)
+        # As many lines as are shown anyway.
+        stop = None if limit == 2000 else start + limit - 1
+    return max(start, 1), stop
+
+
+def _write(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    path, content = _text(arguments, *_PATH_KEYS), _text(arguments, "content", "file_text", "contents", "text")
+    is_write = name in _WRITE_TOOLS or arguments.get("command") == "create"
+    keys = (*_PATH_KEYS, "content", "file_text", "contents", "text", "command")
+    if path is None or content is None or not is_write or not _only(arguments, *keys):
+        return None
+    return [write_deed(path, content)]
+
+
+def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    pattern = _text(arguments, "pattern")
+    keys = ("pattern", "path", "glob", "type", "output_mode", "-A", "-B", "-C", "-n", "-i", "multiline", "head_limit")
+    if name not in ("grep", "search_file_content") or pattern is None or not _only(arguments, *keys, "offset", "context"):
+        return None
+    around = _number(arguments.get("-C", arguments.get("context", 0))) or 0
+    globs = [arguments["glob"]] if isinstance(arguments.get("glob"), str) else []
+    if isinstance(kind := arguments.get("type"), str):
+        globs.append(FILE_TYPES.get(kind, f"type:{kind}"))
+    modes = {"files_with_matches": "files", "content": "content", "count": "count"}
+    flags = [flag for flag, key in (("-i", "-i"), ("-U", "multiline")) if scalar(arguments.get(key, False)) == "true"]
+    path = normal_path(_text(arguments, "path") or ".")
+    form = search_form(
+        pattern,
+        [path],
+        globs=globs,
+        mode=modes.get(scalar(arguments.get("output_mode", "files_with_matches")), "another"),
+        flags=flags,
+        before=_number(arguments.get("-B", around)) or 0,
+        after=_number(arguments.get("-A", around)) or 0,
+    )
+    return [deed(*form, reads=True, touches=frozenset({path}))]
+
+
+def _files(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    path = normal_path(_text(arguments, "path", "dir_path") or ".")
+    if name == "glob" and (pattern := _text(arguments, "pattern")) is not None and _only(arguments, "pattern", "path"):
+        return [deed(*files_form(pattern, path), reads=True, touches=frozenset({path}))]
+    if name in ("ls", "list_directory", "list_dir") and _only(arguments, "path", "dir_path"):
+        return [deed("ls", (), (path,), (), (), None, None, reads=True, touches=frozenset({path}))]
+    return None
+
+
+def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    code = _text(arguments, "code")
+    if name not in _NOTEBOOKS or code is None or not _only(arguments, "code"):
+        return None
+    called = python_call(code)
+    if called is not None and called[0] == "edit_file_by_replace":
+        change = _change(called[1])
+        if change is not None and isinstance(path := called[1].get("file_name"), str):
+            return [edit_deed(path, change)]
+    return [deed("notebook", python_form(code) or code.strip())]
+
+
+def _patch(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    text = _text(arguments, "input", "patch", "diff")
+    if text is None or not _only(arguments, "input", "patch", "diff") or not is_patch(text):
+        return None
+    return patch_deeds(text)
+
+
+def _line_edit(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    text = _text(arguments, "replacement_text")
+    start, stop = _number(arguments.get("start_line")), _number(arguments.get("end_line"))
+    if text is None or start is None or stop is None or not _only(arguments, "replacement_text", "start_line", "end_line"):
+        return None
+    return [line_edit(start, stop, text)]
+
+
+Reader = Callable[[str, Mapping[str, Any]], "list[Deed] | None"]
