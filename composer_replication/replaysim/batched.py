@@ -13,6 +13,10 @@ from composer_replication.replaysim.records import PairRecord
 COLUMNS = ("index", "state", "chosen", "rejected")
 
 
+class OperatorError(RuntimeError):
+    """An operator, or the engine that runs it, failed; the message has its reason."""
+
+
 @dataclass(frozen=True)
 class Drop:
     """That a step dropped a record: by its statistics, or because it is the same as an earlier one."""
@@ -40,19 +44,26 @@ def columns_of(records: Sequence[PairRecord]) -> dict[str, list[Any]]:
 
 
 def run_batched(operators: Sequence[Any], columns: dict[str, list[Any]]) -> Outcome:
-    """Run the operators of `load_operators` one after another over all records."""
+    """Run the operators of `load_operators` one after another over all records.
+
+    Raises:
+        OperatorError: one failed.
+    """
     from composer_replication.replaysim.loading import no_installs
     from composer_replication.replaysim.pair_operators import PairDeduplicator, PairFilter
 
     drops: list[Drop] = []
     with no_installs():
         for operator in operators:
+            run = _map
             if isinstance(operator, PairFilter):
-                found = _filter(operator, columns)
+                run = _filter
             elif isinstance(operator, PairDeduplicator):
-                found = _find_duplicates(operator, columns)
-            else:
-                found = _map(operator, columns)
+                run = _find_duplicates
+            try:
+                found = run(operator, columns)
+            except RuntimeError as error:
+                raise OperatorError(" ".join(str(error).split())) from error
             if found:
                 drops += found
                 gone = {drop.index for drop in found}

@@ -27,8 +27,9 @@ def main(job_path: Path) -> None:
         run = {"data-juicer": _run_default, "ray": _run_ray}[job["executor"]]
         run(job, folder)
     except Exception as error:
-        # The parent raises it again, as one line.
-        (folder / "error.txt").write_text(f"{type(error).__name__}: {' '.join(str(error).split())}", encoding="utf-8")
+        # The parent raises it again, as one line: the last, because Ray's errors begin with the worker's traceback.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        (folder / "error.txt").write_text(lines[-1] if lines else type(error).__name__, encoding="utf-8")
         raise
 
 

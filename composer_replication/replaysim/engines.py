@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import composer_replication
-from composer_replication.replaysim.batched import Drop, Outcome
+from composer_replication.replaysim.batched import Drop, OperatorError, Outcome
 from composer_replication.replaysim.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -26,10 +26,6 @@ logger = logging.getLogger(__name__)
 _RECORDS_PER_PART = 1000
 # No network: an operator whose model or package is not on the disk fails, and says so.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-
-
-class EngineError(RuntimeError):
-    """An engine failed; the message has its reason."""
 
 
 def run_engine(
@@ -48,7 +44,7 @@ def run_engine(
         work_dir: where a temporary folder is made for the run, and removed; a Ray cluster must see it on all nodes.
 
     Raises:
-        EngineError: the engine failed.
+        OperatorError: the engine failed.
     """
     with _folder(work_dir) as folder, _ray_folder(executor) as ray_folder:
         _write_records(columns, folder / "records")
@@ -93,7 +89,7 @@ def _run_process(executor: str, folder: Path) -> None:
             _kill_group(process)
     logger.debug("%s: %s", executor, log.read_text(errors="replace"))
     if code != 0:
-        raise EngineError(f"executor {executor!r} failed: {_reason(folder, code)}")
+        raise OperatorError(f"executor {executor!r} failed: {_reason(folder, code)}")
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

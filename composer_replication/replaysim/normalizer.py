@@ -67,7 +67,7 @@ class DJNormalizer:
 
         Raises:
             ValueError: a pair lacks a key.
-            EngineError: an engine failed.
+            OperatorError: a RuntimeError; an operator or its engine failed.
         """
         records = list(to_records(pairs))
         if self.recipe is None:

@@ -11,13 +11,15 @@ from typing import Any, TypedDict
 from composer_replication.histories import assistant_message
 from composer_replication.traces import Message, parse_action
 
-_REQUIRED: Mapping[str, type | tuple[type, ...]] = {
+_REQUIRED: Mapping[str, type] = {
     "state_id": str,
     "state_messages": Sequence,
     "chosen": str,
     "rejected": str,
     "n_teachers_agreeing": int,
 }
+# Python takes these for the types above.
+_NOT_MEANT: Mapping[str, type | tuple[type, ...]] = {"state_messages": (str, bytes), "n_teachers_agreeing": bool}
 
 
 @dataclass
@@ -60,7 +62,7 @@ def to_records(pairs: Iterable[Mapping[str, Any]]) -> Iterator[PairRecord]:
     """
     digests = _StateDigests()
     for index, pair in enumerate(pairs):
-        _check(index, pair)
+        check_pair(pair, f"pair {index}")
         messages = list(pair["state_messages"])
         yield PairRecord(
             index=index,
@@ -74,6 +76,22 @@ def to_records(pairs: Iterable[Mapping[str, Any]]) -> Iterator[PairRecord]:
             n_teachers_agreeing=pair["n_teachers_agreeing"],
             extras={key: value for key, value in pair.items() if key not in _REQUIRED},
         )
+
+
+def check_pair(pair: Any, name: str) -> None:
+    """Require the keys of a `DPOPair`, and their types.
+
+    Raises:
+        ValueError: names the pair by `name`, and the key.
+    """
+    if not isinstance(pair, Mapping):
+        raise ValueError(f"{name} is no pair but {type(pair).__name__}; a pair has {', '.join(_REQUIRED)}")
+    for key, wanted in _REQUIRED.items():
+        if key not in pair:
+            raise ValueError(f"{name} lacks {key!r}; a pair has {', '.join(_REQUIRED)}")
+        value = pair[key]
+        if not isinstance(value, wanted) or isinstance(value, _NOT_MEANT.get(key, ())):
+            raise ValueError(f"{name}: {key!r} is of type {type(value).__name__}")
 
 
 def action_messages(action: str) -> list[Message]:
@@ -106,17 +124,6 @@ def normalized(
         n_teachers_agreeing=record["n_teachers_agreeing"],
         metadata=metadata | ({"pair": record["extras"]} if record["extras"] else {}),
     )
-
-
-def _check(index: int, pair: Mapping[str, Any]) -> None:
-    if not isinstance(pair, Mapping):
-        raise ValueError(f"pair {index} is no mapping but {type(pair).__name__}")
-    for key, wanted in _REQUIRED.items():
-        if key not in pair:
-            raise ValueError(f"pair {index} lacks {key!r}; a pair has {', '.join(_REQUIRED)}")
-        value = pair[key]
-        if not isinstance(value, wanted) or (wanted is Sequence and isinstance(value, str | bytes)):
-            raise ValueError(f"pair {index} ({pair.get('state_id')}): {key!r} is {type(value).__name__}")
 
 
 def _encodable(text: str) -> str:
