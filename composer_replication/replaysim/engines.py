@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
+import secrets
 import signal
 import subprocess
 import sys
@@ -46,30 +46,32 @@ def run_engine(
     Raises:
         OperatorError: the engine failed.
     """
-    with _folder(work_dir) as folder, _ray_folder(executor) as ray_folder:
+    with _folder(work_dir) as folder, _sockets_folder() as sockets:
         _write_records(columns, folder / "records")
         (folder / "notes").mkdir()
         job = {
             "executor": executor,
             "processes": processes or os.cpu_count() or 1,
-            "ray_folder": ray_folder,
+            "sockets": str(sockets),
             "steps": [(operator._name, asdict(step)) for operator, step in zip(operators, recipe.steps, strict=True)],
         }
         (folder / "job.json").write_text(json.dumps(job))
-        _run_process(executor, folder)
+        _run_process(executor, folder, sockets)
         return Outcome(_read_result(folder, columns), _read_notes(folder / "notes"))
 
 
-def _run_process(executor: str, folder: Path) -> None:
+def _run_process(executor: str, folder: Path, sockets: Path) -> None:
     environment = {
         **os.environ,
         **_OFFLINE,
-        "TMPDIR": str(folder),
+        "TMPDIR": str(sockets),
         "HF_DATASETS_CACHE": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join([str(Path(composer_replication.__file__).parent.parent), *_given_path()]),
     }
     if executor == "ray":
         environment["RAY_JOB"] = "1"  # how data-juicer's operators know, in the workers too
+        if not environment.get("RAY_ADDRESS"):
+            environment |= _own_cluster(sockets)
     log = folder / "log.txt"
     command = [sys.executable, "-m", "composer_replication.replaysim.engine_process", str(folder / "job.json")]
     with log.open("wb") as output:
@@ -90,6 +92,19 @@ def _run_process(executor: str, folder: Path) -> None:
     logger.debug("%s: %s", executor, log.read_text(errors="replace"))
     if code != 0:
         raise OperatorError(f"executor {executor!r} failed: {_reason(folder, code)}")
+
+
+def _own_cluster(folder: Path) -> dict[str, str]:
+    """A Ray cluster that listens on this machine alone, behind a password that it would else put in the home folder."""
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex())
+    # By this name: on these two systems it stays on 127.0.0.1 by itself, for the sake of their firewalls.
+    return {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+    }
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -157,13 +172,8 @@ def _folder(work_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _ray_folder(executor: str) -> Iterator[str | None]:
-    """Ray's sockets live here, and their paths may have no more than a hundred characters."""
-    if executor != "ray":
-        yield None
-        return
-    name = tempfile.mkdtemp(prefix="ray-", dir="/tmp" if os.name == "posix" else None)
-    try:
-        yield name
-    finally:
-        shutil.rmtree(name, ignore_errors=True)
+def _sockets_folder() -> Iterator[Path]:
+    """Where the processes of an engine meet: the path of a socket may have no more than a hundred characters."""
+    short = "/tmp" if os.access("/tmp", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="pairs-", dir=short, ignore_cleanup_errors=True) as name:
+        yield Path(name)
