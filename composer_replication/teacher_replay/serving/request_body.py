@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -123,7 +122,7 @@ def _number(request: Mapping[str, Any], name: str, kind: type, holds: Callable[[
     if value is None:
         return None
     accepted = (int,) if kind is int else (int, float)
-    if isinstance(value, bool) or not isinstance(value, accepted) or not math.isfinite(value) or not holds(value):
+    if isinstance(value, bool) or not isinstance(value, accepted) or not holds(value):
         raise QuestionError(f"{name} must be {wanted}, got {_shown(value)}")
     return kind(value)
 

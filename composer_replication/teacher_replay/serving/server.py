@@ -80,6 +80,7 @@ class LocalTeachers:
             loop="asyncio",
             lifespan="on",
             log_config=None,
+            log_level="warning",  # that a server starts and stops is no news to whoever started it
             access_log=False,
             server_header=False,
             timeout_keep_alive=_IDLE_SECONDS,

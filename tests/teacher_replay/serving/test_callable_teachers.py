@@ -127,8 +127,17 @@ def test_functions_of_every_kind() -> None:
     assert [ask(function).content for function in functions] == answers
 
 
-@pytest.mark.parametrize("error", [StopIteration("over"), SystemExit(3), KeyError("x")])
-def test_whatever_a_function_raises_is_an_ordinary_error(error: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (KeyError("x"), KeyError, "^'x'$"),
+        (SystemExit(3), RuntimeError, r"called for the end of the process \(3\)"),
+        (StopIteration("over"), RuntimeError, "raised StopIteration"),
+    ],
+)
+def test_whatever_a_function_raises_is_an_ordinary_error(
+    error: BaseException, raised: type[Exception], message: str
+) -> None:
     def fail(messages: Any) -> str:
         raise error
 
@@ -136,7 +145,7 @@ def test_whatever_a_function_raises_is_an_ordinary_error(error: BaseException) -
         raise error
 
     for function in (fail, fail_later):
-        with pytest.raises(Exception, match=r"over|3|x|StopIteration"):
+        with pytest.raises(raised, match=message):
             ask(function)
 
 
@@ -213,6 +222,7 @@ def test_a_function_is_found_by_its_name(module: Callable[[str], str]) -> None:
         ("./my_teachers.py:careful", "'./my_teachers.py' is a file; write the module's name"),
         ("no_such_module_here:f", "there is no module 'no_such_module_here', neither in"),
         ("json.nothing:f", "there is no module 'json.nothing'"),
+        ("no_such_package.inner:f", "there is no module 'no_such_package'"),
         ("json:dunps", "'json:dunps': json has no 'dunps'; did you mean 'dumps'?"),
         ("json:dumps.inner", "json.dumps has no 'inner'"),
         ("json:JSONEncoder", "not the class JSONEncoder"),

@@ -164,6 +164,31 @@ def test_a_template_that_wants_the_roles_in_turn_gets_them_so() -> None:
     assert places == sorted(places)
 
 
+def test_a_leading_system_message_stays_beside_roles_in_turn() -> None:
+    in_turn = (
+        "{% set rest = messages[1:] if messages[0].role == 'system' else messages %}"
+        "{% for m in rest %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}"
+    )
+    prompt = templated(in_turn + PLAIN).prompt([SYSTEM, {"role": "assistant", "content": "Earlier."}, USER, USER])
+    assert prompt == (
+        "<system>Be brief.</system><user>[The conversation began earlier.]</user><assistant>Earlier.</assistant>"
+        "<user>Read it.\n\nRead it.</user><assistant>"
+    )
+
+
+def test_what_is_said_beside_parallel_calls_is_said_once() -> None:
+    one_call = (
+        "{% for m in messages %}{% if m.tool_calls and m.tool_calls|length > 1 %}{{ raise_exception('one call') }}"
+        "{% endif %}<{{ m.role }}>{{ m.content }}{{ m.tool_calls|tojson if m.tool_calls }}{% endfor %}"
+        "{{ tools|tojson if tools }}"
+    )
+    two = called(call("f", "{}", "c1"), call("g", "{}", "c2"), content="So.")
+    prompt = templated(one_call).prompt([USER, two, result("c1", "1"), result("c2", "2")])
+    assert prompt.count("<assistant>So.") == 1
+    assert prompt.count("<assistant>") == 2
+
+
 def test_a_system_message_in_the_middle_is_the_users_where_it_must_be_first() -> None:
     first_only = (
         "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -99,3 +100,10 @@ def test_an_error_in_the_block_ends_it_too() -> None:
     with pytest.raises(KeyError), LocalTeachers({"ok": ok}):
         raise KeyError
     assert own_threads() == []
+
+
+def test_a_server_that_works_has_nothing_to_say(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with LocalTeachers({"ok": ok}) as server:
+        post(server, {"messages": USER})
+    assert caplog.records == []
