@@ -61,7 +61,7 @@ def same_comments(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     return bool(first) and bool(second) and likeness(" ".join(first), " ".join(second), is_aside=True).same
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def without_comments(text: str, path: str) -> tuple[str, tuple[str, ...]]:
     """Code with one kind of quotes and without comments, and the comments; lines keep their indent."""
     language = _language(path)

@@ -66,7 +66,7 @@ class Text:
     cause: frozenset[str]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def taken_apart(text: str) -> Text:
     """Take a text apart. Markup and headings do not count; what stands in backquotes is a name."""
     asks = text.rstrip().endswith("?") and not _REQUEST.search(text)

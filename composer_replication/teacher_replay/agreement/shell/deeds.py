@@ -20,6 +20,7 @@ from composer_replication.teacher_replay.agreement.shell.views import view_form,
 from composer_replication.teacher_replay.agreement.shell.words import ACTIVE, ShellSyntaxError
 from composer_replication.teacher_replay.agreement.shell.writes import literal_substitution, written
 
+_LONGEST = 200_000
 _LINE_EDIT = re.compile(r"edit (\d+):(\d+)\n(.*?)\n?end_of_edit\s*", re.DOTALL)
 
 
@@ -28,6 +29,8 @@ def shell_deeds(command: str, directory: str | None = None, *, in_background: bo
     if (found := _LINE_EDIT.fullmatch(command.strip())) is not None:
         return [line_edit(int(found[1]), int(found[2]), found[3])]
     try:
+        if len(command) > _LONGEST:
+            raise ShellSyntaxError("longer than any command that is worth reading")
         steps = shell_steps(command, directory)
         return [
             one
