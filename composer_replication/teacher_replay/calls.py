@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import random
@@ -21,7 +22,6 @@ from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, Le
 from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.prompts import Prompt
 from composer_replication.teacher_replay.teachers import Teacher
-from composer_replication.traces import dump_json
 
 logger = logging.getLogger(__name__)
 
@@ -218,8 +218,8 @@ class Caller:
 
 def call_key(teacher: Teacher, prompt: Prompt) -> str:
     """What tells calls apart: the teacher, the parameters, the tools and the messages."""
-    identity = dump_json([teacher.slug, sorted(teacher.settings.items(), key=lambda item: item[0]), prompt.digest])
-    return hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()
+    identity = json.dumps([teacher.slug, teacher.settings, prompt.digest], sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _backoff(tries: int, first: float) -> float:

@@ -11,7 +11,7 @@ import inspect
 import math
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -205,7 +205,7 @@ class _NotAsked(Enum):
 
 
 class Replay:
-    """Replays traces; `report` has the figures, also of a run that was stopped."""
+    """Replays traces; `report` has the figures, also of a run that was stopped, and the balance once it is closed."""
 
     def __init__(
         self,
@@ -238,6 +238,7 @@ class Replay:
         self._windows = Windows(sum(limits.values()))
         self._failures_in_a_row: dict[str, int] = {}
         self._runs: list[AsyncGenerator[list[TeacherCallResult], None]] = []
+        self._tasks: set[asyncio.Task[list[TeacherCallResult]]] = set()
 
     def run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherCallResult], None]:
         """The rows of each trace, as traces are done; only a few traces are in memory at once.
@@ -249,9 +250,12 @@ class Replay:
         return self._runs[-1]
 
     async def close(self) -> None:
-        """End runs that nobody reads any more: a loop that is left leaves its calls under way."""
+        """End what still runs, as behind a loop that was left early, and take the balance."""
+        await _cancel(self._tasks)
         for run in self._runs:
-            await run.aclose()
+            with suppress(RuntimeError):  # somebody is still waiting for its rows, and learns that it has ended
+                await run.aclose()
+        self.report.balance = await self._ledger.do(self._ledger.ledger.balance, self._options.budget)
 
     async def _run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherCallResult], None]:
         waiting = iter(traces)
@@ -263,7 +267,10 @@ class Replay:
                     trace = next(waiting, None)
                     if trace is None:
                         break
-                    running.add(asyncio.create_task(self._trace(trace)))
+                    task = asyncio.create_task(self._trace(trace))
+                    running.add(task)
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
                 if not running:
                     break
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -272,7 +279,6 @@ class Replay:
         finally:
             await _cancel(done | running)
             self.report.stopped = self._stop.is_set()
-            self.report.balance = await self._ledger.do(self._ledger.ledger.balance, self._options.budget)
 
     async def _trace(self, trace: TraceToReplay) -> list[TeacherCallResult]:
         teachers = self._teachers_for(trace)
