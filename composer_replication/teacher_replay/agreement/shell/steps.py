@@ -143,7 +143,7 @@ def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
     """Whether a command only changes where, and with which variables, the next ones run."""
     name = words[0]
     if name in ("cd", "pushd"):
-        target = next((word for word in words[1:] if not word.startswith("-")), "~")
+        target = next((word for word in words[1:] if not word.startswith("-")), f"{ACTIVE}${{HOME}}")
         back = words[1:2] == ["-"] and around.before
         around.go(around.before[-1] if back else seen_from(around.directory, target))
         return True
