@@ -7,6 +7,7 @@ request had, in units of tokens); `explicit` ones as those that keep what `cache
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
@@ -18,6 +19,7 @@ NANO = 10**9  # nano-dollars in a dollar
 
 _MARKER = "cache_control"
 MOST_MARKERS = 4  # a provider with an explicit cache refuses a request that has more
+_LETTERS = (string.ascii_letters + " ").encode()
 _LOOK_BACK = 20  # positions before a marker at which an entry is looked for, the marker's own among them
 
 
@@ -26,8 +28,8 @@ class Teacher(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     `cache_minimum` is the shortest prefix that is cached, `cache_unit` the steps in which an automatic cache counts
     beyond it, `cache_seconds` how long an entry lasts after its last use (None: for ever). A token is
-    `bytes_per_token` bytes of text, and every message costs `message_tokens` more. `thinking_tokens` are generated
-    and billed before every answer, and not shown.
+    `bytes_per_token` bytes of letters and spaces, or `bytes_per_symbol` other bytes (None: as many), and every message
+    costs `message_tokens` more. `thinking_tokens` are generated and billed before every answer, and not shown.
 
     An answer takes `latency` seconds (the median of a log-normal law with `latency_spread` as its sigma, drawn from
     the question's digest) and `latency_per_token` for every token generated.
@@ -42,6 +44,7 @@ class Teacher(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     cache_unit: int = 128
     cache_seconds: float | None = None
     bytes_per_token: float = 4.0
+    bytes_per_symbol: float | None = None
     message_tokens: int = 4
     thinking_tokens: int = 0
     latency: float = 0.0
@@ -49,9 +52,11 @@ class Teacher(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     latency_per_token: float = 0.0
     reports_cost: bool = False
 
-    def tokens(self, size: int) -> int:
-        """Of so many bytes."""
-        return math.ceil(size / self.bytes_per_token)
+    def tokens(self, size: int, symbols: int = 0) -> int:
+        """Of so many bytes, among them so many that are neither letters nor spaces."""
+        if self.bytes_per_symbol is None:
+            return math.ceil(size / self.bytes_per_token)
+        return math.ceil((size - symbols) / self.bytes_per_token + symbols / self.bytes_per_symbol)
 
 
 class Usage(NamedTuple):
@@ -117,6 +122,7 @@ class Block(NamedTuple):
 
     digest: bytes
     size: int  # bytes
+    symbols: int  # of them, neither letters nor spaces
     marked: bool
     opens_message: bool
 
@@ -130,7 +136,9 @@ class Prompt:
         self.digest = xxh3_128_hexdigest(tools + b"\0" + self.messages_digest.encode())
         self._blocks = [block for _, blocks in messages for block in blocks]
         if tools:
-            self._blocks.insert(0, Block(xxh3_128_digest(tools), len(tools), marked=False, opens_message=False))
+            self._blocks.insert(
+                0, Block(xxh3_128_digest(tools), len(tools), _symbols(tools), marked=False, opens_message=False)
+            )
         self.markers = [index for index, block in enumerate(self._blocks) if block.marked]
         prefix = xxh3_128_digest(model.encode())
         self.prefixes = [prefix := xxh3_128_digest(prefix + block.digest) for block in self._blocks]
@@ -140,7 +148,7 @@ class Prompt:
         total = 0
         totals = []
         for block in self._blocks:
-            total += teacher.tokens(block.size) + (teacher.message_tokens if block.opens_message else 0)
+            total += teacher.tokens(block.size, block.symbols) + (teacher.message_tokens if block.opens_message else 0)
             totals.append(total)
         return totals
 
@@ -178,19 +186,29 @@ def _read_message(message: dict[str, Any]) -> tuple[bytes, list[Block]]:
     blocks = []
     for part, plain in zip(parts, bare, strict=True):
         text = plain["text"].encode() if plain.get("type") == "text" else _encode(plain)
-        blocks.append((xxh3_128_digest(_encode(plain)), len(text), _MARKER in part))
+        blocks.append((xxh3_128_digest(_encode(plain)), text, _MARKER in part))
     for call in calls:
         function = call.get("function", {})
-        size = len(str(function.get("name", "")).encode()) + len(str(function.get("arguments", "")).encode())
-        blocks.append((xxh3_128_digest(_encode(call)), size, False))
+        text = f"{function.get('name', '')}{function.get('arguments', '')}".encode()
+        blocks.append((xxh3_128_digest(_encode(call)), text, False))
     if not blocks:
-        blocks.append((b"", 0, False))
+        blocks.append((b"", b"", False))
     whole = "".join(part["text"] for part in bare) if all(part.get("type") == "text" for part in bare) else bare
     digest = xxh3_128_digest(_encode([message, whole, calls]))
     return digest, [
-        Block(xxh3_128_digest(opening + b"\0" + own) if first else own, size, marked, opens_message=first)
-        for first, (own, size, marked) in zip([True] + [False] * len(blocks), blocks, strict=False)
+        Block(
+            digest=own if index else xxh3_128_digest(opening + b"\0" + own),
+            size=len(text),
+            symbols=_symbols(text),
+            marked=marked,
+            opens_message=not index,
+        )
+        for index, (own, text, marked) in enumerate(blocks)
     ]
+
+
+def _symbols(text: bytes) -> int:
+    return len(text.translate(None, _LETTERS))
 
 
 def _encode(value: Any) -> bytes:

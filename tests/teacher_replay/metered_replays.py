@@ -20,11 +20,14 @@ from metered_server import MeteredServer
 _ANSWER = re.compile(r"(\S+) answers ([0-9a-f]{32})")
 
 
-def growing_states(count: int, *, letters: int = 200) -> list[TraceState]:
-    """The states of one trace: each sees two messages more than the one before it."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": "You write code. " * (letters // 16)}]
+def growing_states(count: int, *, letters: int = 200, restart: int | None = None) -> list[TraceState]:
+    """The states of one trace: each sees two messages more than the one before it. From `restart` on, the history is
+    another one, of digits instead of words."""
     states = []
+    messages = [{"role": "system", "content": "You write code. " * (letters // 16)}]
     for number in range(count):
+        if number == restart:
+            messages = [{"role": "system", "content": "0123456789;" * (letters // 11)} for _ in range(2 * number)]
         messages.append({"role": "user", "content": f"Step {number}: " + "go on, " * (letters // 7)})
         states.append(
             TraceState(state_id=f"t::{number:04d}", messages=list(messages), student_action=f"the student's {number}")

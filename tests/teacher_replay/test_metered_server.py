@@ -134,6 +134,14 @@ def test_an_answer_ends_at_the_limit_and_thinking_counts() -> None:
         client.close()
 
 
+def test_symbols_may_be_tokens_of_their_own() -> None:
+    teacher = Teacher(input_per_mtok=1, bytes_per_token=4, bytes_per_symbol=0.5, message_tokens=3)
+    with MeteredServer({"a": teacher}) as server:
+        client = Client(server.url)
+        assert client.ask(user("abc def g 12;"))["usage"]["prompt_tokens"] == 3 + 9  # ten quarters, and three times two
+        client.close()
+
+
 def test_automatic_cache_counts_whole_units_of_an_answered_prefix() -> None:
     with MeteredServer({"a": letters(cache="automatic", **CACHED)}, answer=two_letters) as server:
         client = Client(server.url)

@@ -60,7 +60,7 @@ def assert_no_key(folder: Path, caplog: pytest.LogCaptureFixture, outcome: Outco
     written = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
     assert b"answers" in written  # the ledger was among it
     seen = written.decode("latin-1") + caplog.text + repr(outcome.errors) + repr(outcome.texts)
-    for part in (KEY, KEY[:16], KEY[-8:]):
+    for part in (KEY[:16], KEY[8:-4], KEY[-8:]):
         assert part not in seen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -16,6 +17,8 @@ import pytest
 from teacher_replay.metered_replays import growing_states, read_ledger, spec_of
 
 from composer_replication.teacher_replay.ledger import Ledger
+from composer_replication.teacher_replay.records import TeacherCallResult
+from composer_replication.teacher_replay.replay import replay_trace
 
 # isort: split
 from metered_billing import Teacher
@@ -183,3 +186,17 @@ def test_a_lost_call_that_is_repeated_needs_no_more_than_its_counted_worst_case(
         assert doubts < before.charged["replay"]
         assert server.meter.spent <= after.charged["replay"]
         server.release()
+
+
+def test_an_answer_is_stored_before_anybody_sees_it(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite"
+    seen = []
+
+    def look(row: TeacherCallResult) -> None:
+        model, _, digest = (row["response_text"] or "").split()
+        seen.append((model, digest) in read_ledger(ledger, tmp_path / "copy").stored)
+
+    with MeteredServer(TEACHERS) as server:
+        specs = [spec_of(server, name, teacher) for name, teacher in TEACHERS.items()]
+        asyncio.run(replay_trace(growing_states(4), specs, 1.0, ledger=ledger, on_result=look))
+    assert seen == [True] * 8
