@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import random
@@ -12,15 +13,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
+from composer_replication.teacher_replay.bills import believed, cost_of
 from composer_replication.teacher_replay.client import CallFailedError, Reply, TeacherClient
 from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
 from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, Ledger, NoRoom
-from composer_replication.teacher_replay.prices import Tokens, to_nano
+from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.prompts import Prompt
 from composer_replication.teacher_replay.teachers import Teacher
-from composer_replication.traces import dump_json
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,6 @@ _T = TypeVar("_T")
 # How often to look whether another process has given something back.
 _POLL_SECONDS = 0.2
 _LONGEST_BACKOFF = 60.0
-# A provider that counts tokens of its own, or a little more than it was asked for, is believed this far.
-_BELIEVED = 4
 
 
 @dataclass(frozen=True)
@@ -122,6 +121,11 @@ class Caller:
         finally:
             self._asking.pop(key).set()
 
+    async def stored(self, teacher: Teacher, prompt: Prompt) -> Called | None:
+        """The ledger's answer, if it has one; nobody is asked."""
+        answer = await self._ledger.do(self._ledger.ledger.answer, call_key(teacher, prompt))
+        return None if answer is None else Called(answer=answer, stored=True)
+
     async def _call(self, key: str, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
         tries = 0
         while True:
@@ -137,18 +141,24 @@ class Caller:
                 return Called(answer=begun, stored=True, tries=tries)
             if isinstance(begun, NoRoom):
                 return Called(no_room=True, tries=tries)
+            if self._pause_left(teacher) > 0:  # it asked to be left alone while this call waited for room
+                await self._ledger.do(self._ledger.ledger.fail, begun, "not sent: the endpoint asked to wait", "no")
+                self._notify()
+                continue
             tries += 1
             try:
                 reply = await self._client.ask(teacher, prompt.request(teacher.settings, known.marks(prompt, teacher)))
             except CallFailedError as failure:
                 error = str(failure)
-                cost = teacher.price.cost(failure.usage) if _is_possible(failure.usage, prompt) else None
-                await self._ledger.do(self._ledger.ledger.fail, begun, error, failure.billed, cost)
-                self._notify()
+                usage = believed(failure.usage, prompt, "", teacher.max_output_tokens)
+                cost = None if usage is None else teacher.price.cost(usage)
+                # Before the money is given back: whoever gets it has to wait as well.
                 if failure.after is not None:
                     self._pauses[teacher.slug] = max(
                         self._pauses.get(teacher.slug, 0.0), time.monotonic() + failure.after
                     )
+                await self._ledger.do(self._ledger.ledger.fail, begun, error, failure.billed, cost)
+                self._notify()
                 if not failure.retry or tries > self._rules.max_retries:
                     return Called(error=error, hopeless=failure.hopeless, tries=tries)
                 logger.info("%s: %s; trying again", teacher.slug, error)
@@ -196,18 +206,11 @@ class Caller:
         return max(0.0, self._pauses.get(teacher.slug, 0.0) - time.monotonic())
 
     def _priced(self, teacher: Teacher, prompt: Prompt, reply: Reply, worst_case: int) -> Answer:
-        """The answer with what it cost: what the provider says it billed, else the price of the tokens it reports, else
-        (it reports none, or none that can be) the worst case."""
-        price = teacher.price
-        usage = reply.usage if _is_believable(reply, prompt, teacher) else None
-        is_free = price.worst_case(1, 1) == 0
-        if reply.cost_usd is not None and (reply.cost_usd > 0 or is_free):
-            cost = to_nano(reply.cost_usd)
-        elif usage is not None:
-            cost = price.cost(usage)
-        else:
+        """The answer with what it cost."""
+        usage = believed(reply.usage, prompt, reply.text, teacher.max_output_tokens)
+        cost = cost_of(teacher.price, usage, reply.cost_usd, worst_case)
+        if usage is None and worst_case > 0:
             logger.warning("%s reports no usage that can be believed; the call counts as its worst case", teacher.slug)
-            cost = worst_case
         if cost > worst_case:
             logger.warning("%s billed more than its worst case: a limit of tokens was not kept", teacher.slug)
         return Answer(reply.text, reply.finish, usage or Tokens(), cost, reply.latency)
@@ -215,20 +218,8 @@ class Caller:
 
 def call_key(teacher: Teacher, prompt: Prompt) -> str:
     """What tells calls apart: the teacher, the parameters, the tools and the messages."""
-    identity = dump_json([teacher.slug, sorted(teacher.settings.items(), key=lambda item: item[0]), prompt.digest])
-    return hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()
-
-
-def _is_believable(reply: Reply, prompt: Prompt, teacher: Teacher) -> bool:
-    usage = reply.usage
-    if not _is_possible(usage, prompt):
-        return False
-    most = max(teacher.max_output_tokens, len(reply.text.encode("utf-8", "replace"))) * _BELIEVED
-    return (usage.completion > 0 or not reply.text) and usage.completion <= most
-
-
-def _is_possible(usage: Tokens | None, prompt: Prompt) -> TypeGuard[Tokens]:
-    return usage is not None and 0 < usage.prompt <= token_bound(prompt)
+    identity = json.dumps([teacher.slug, teacher.settings, prompt.digest], sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _backoff(tries: int, first: float) -> float:

@@ -43,8 +43,22 @@ class SequentialGate:
         student = without_thinking(state["student_action"])
         if not student.strip():
             return False  # there is nothing to reject
-        tally = Tally.of(student, given, self._same)
-        return decide(tally, self._threshold, self._min_margin, remaining=len(remaining)).outcome == "open"
+        return self._is_open(Tally.of(student, given, self._same), len(remaining))
+
+    def fewest_asked(self, teachers: int) -> int:
+        """How many of so many teachers are asked at least, where the student did something."""
+        # No answers decide sooner than those that are all the student's.
+        decided = (asked for asked in range(teachers) if not self._is_open(Tally((), ("",) * asked), teachers - asked))
+        return next(decided, teachers)
+
+    def _is_open(self, tally: Tally, remaining: int) -> bool:
+        verdict = decide(tally, self._threshold, self._min_margin, remaining)
+        if verdict.outcome == "pair":
+            # Of actions that are equally supported, the one of the teacher that stands first wins, and teachers are
+            # asked in another order than they stand in: a tie has to be ruled out.
+            others = [len(rival.teachers) for index, rival in enumerate(tally.rivals) if index != verdict.leader]
+            return max(others, default=0) + remaining >= verdict.support
+        return verdict.outcome == "open"
 
 
 def gate_for(choice: GateChoice, comparer: Callable[[], Comparer], *, threshold: int, min_margin: int) -> Gate | None:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 _HERMES = Path("~/.hermes/.env")
+_LINE = re.compile(
+    r"""\s* (?:export\s+)? (?P<name>[A-Za-z_]\w*) \s*=\s*
+    (?: "(?P<double>[^"]*)"\s* | '(?P<single>[^']*)'\s* | (?P<bare>(?:[^\s\#].*?)?) (?:\s+|$) )
+    (?:\#.*)?""",
+    re.VERBOSE,
+)
 
 
 class MissingKeyError(RuntimeError):
@@ -23,28 +30,16 @@ def find_key(variable: str, env_file: str | os.PathLike[str] | None = None) -> s
     Raises:
         FileNotFoundError: `env_file` does not exist.
     """
-    if os.environ.get(variable, "").strip():
-        return os.environ[variable].strip()
-    if env_file is not None:
-        if not Path(env_file).is_file():
-            raise FileNotFoundError(f"{env_file}: there is no such file of environment variables")
-        if key := read_env_file(Path(env_file)).get(variable):
-            return key
+    if env_file is not None and not Path(env_file).is_file():
+        raise FileNotFoundError(f"{env_file}: there is no such file of environment variables")
+    if from_environment := os.environ.get(variable, "").strip():
+        return from_environment
     hermes = _HERMES.expanduser()
-    return read_env_file(hermes).get(variable) if hermes.is_file() else None
+    files = [*([] if env_file is None else [Path(env_file)]), *([hermes] if hermes.is_file() else [])]
+    return next((key for file in files if (key := read_env_file(file).get(variable))), None)
 
 
 def read_env_file(path: Path) -> dict[str, str]:
     """The `NAME=value` lines of a file: `export` and quotes are taken away, comments and other lines passed over."""
-    values = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        name, equals, value = line.strip().removeprefix("export ").partition("=")
-        name, value = name.strip(), value.strip()
-        if not equals or not name.isidentifier():
-            continue
-        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-            value = value[1:-1]
-        else:
-            value = value.partition(" #")[0].rstrip()
-        values[name] = value
-    return values
+    lines = map(_LINE.fullmatch, path.read_text(encoding="utf-8-sig", errors="replace").splitlines())
+    return {line["name"]: line["double"] or line["single"] or line["bare"] or "" for line in lines if line is not None}

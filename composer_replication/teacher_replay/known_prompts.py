@@ -12,7 +12,7 @@ _AROUND = 1024
 # What a chat template may add where a prompt goes on.
 _BETWEEN = 256
 # A token of more bytes than this on average is no token, but a wrong count.
-_LONGEST_TOKEN = 16
+LONGEST_TOKEN = 16
 _REMEMBERED = 64
 
 
@@ -35,7 +35,7 @@ class KnownPrompts:
         """The most tokens that a prompt can have: where its beginning was counted, only the rest is guessed."""
         bounds = [token_bound(prompt)]
         for known, tokens in self._answered:
-            if tokens * _LONGEST_TOKEN >= known.size and prompt.begins_with(known):
+            if tokens * LONGEST_TOKEN >= known.size and prompt.begins_with(known):
                 bounds.append(tokens + prompt.size - known.size + _BETWEEN)
         return min(bounds)
 

@@ -5,8 +5,10 @@ A price that is a fraction of a nano-dollar a token stays exact per million toke
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from urllib.parse import urlsplit
 
@@ -53,8 +55,8 @@ class Price:
 
 
 def per_million(usd: float | Decimal) -> int:
-    """Dollars per million tokens as nano-dollars per million tokens."""
-    return int((Decimal(str(usd)) * NANO).to_integral_value())
+    """Dollars per million tokens as nano-dollars per million tokens, rounded up."""
+    return math.ceil(Decimal(str(usd)) * NANO)
 
 
 def to_nano(usd: float) -> int:
@@ -68,7 +70,8 @@ def to_usd(nano: int) -> float:
 
 
 def listed_price(model: str, base_url: str | None) -> Price:
-    """The price of a model by `genai-prices`, of its highest tier; OpenRouter's if there is no `base_url`.
+    """The price of a model by `genai-prices`, of its highest tier and its dearest hour; OpenRouter's if there is no
+    `base_url`.
 
     An endpoint on this machine costs nothing.
 
@@ -79,23 +82,32 @@ def listed_price(model: str, base_url: str | None) -> Price:
 
     if base_url is not None and _is_local(base_url):
         return Price(0, 0, 0, 0)
+    if base_url is None:
+        found = calc_price(Usage(), model_ref=model, provider_id="openrouter")
+    else:
+        found = calc_price(Usage(), model_ref=model, provider_api_url=base_url)
+    # Some prices hold for hours of the day, which begin on whole or half hours; a run may go on into any of them.
+    midnight = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+    through_the_day = [found.model.get_prices(midnight + timedelta(minutes=30 * half)) for half in range(48)]
+    prices = [price for index, price in enumerate(through_the_day) if price not in through_the_day[:index]]
 
-    def million(output: int = 0, **parts: int) -> Decimal:
+    def million(output: int = 0, **parts: int) -> int:
         usage = Usage(input_tokens=_MILLION, output_tokens=output, **parts)
-        if base_url is None:
-            price = calc_price(usage, model_ref=model, provider_id="openrouter")
-        else:
-            price = calc_price(usage, model_ref=model, provider_api_url=base_url)
-        return price.output_price if output else price.input_price
+        costs = [price.calc_price(usage) for price in prices]
+        return max(per_million(cost["output_price"] if output else cost["input_price"]) for cost in costs)
 
     return Price(
-        input=per_million(million()),
-        output=per_million(million(output=_MILLION)),
-        cached_input=per_million(million(cache_read_tokens=_MILLION)),
-        cache_write=per_million(million(cache_write_tokens=_MILLION)),
+        input=million(),
+        output=million(output=_MILLION),
+        cached_input=million(cache_read_tokens=_MILLION),
+        cache_write=million(cache_write_tokens=_MILLION),
     )
 
 
 def _is_local(base_url: str) -> bool:
     host = urlsplit(base_url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        # A name that only begins like an address (127.0.0.1.example.org) is somewhere else.
+        return host == "localhost" or host.endswith(".localhost")

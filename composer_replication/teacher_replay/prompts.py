@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,7 @@ class Prompt:
         beginnings = [prompt.length for prompt in known if self.begins_with(prompt)]
         if beginnings:
             ends.add(max(beginnings))
-        if self.messages and self.messages[0]["role"] == "system":
+        if self.length and self.messages[0]["role"] == "system":
             ends.add(1)
         return sorted({mark for end in ends if (mark := self._markable(end)) is not None})
 
@@ -74,25 +74,26 @@ class Prompt:
         """The last message before `end` that has a text to put a mark on."""
         for index in range(end - 1, -1, -1):
             message = self.messages[index]
-            if message["role"] != "assistant" and message.get("content"):
+            if message["role"] != "assistant" and _has_text(message.get("content")):
                 return index
         return None
 
 
 class PromptWriter:
     """Makes the prompts of one trace's states. `redactor` is asked once for every message; None sends them as they
-    are."""
+    are, but for arguments of calls that are no JSON object: most endpoints refuse a history that has such a call."""
 
     def __init__(
         self, states: Sequence[TraceState], tools: Sequence[dict[str, Any]], redactor: Redacts | None = None
     ) -> None:
+        self._redactor = redactor
         self._known: dict[int, tuple[Message, Message, bytes]] = {}
         if redactor is not None:
             # What one message gives away as a secret may stand unmarked in an earlier one: hence two passes.
-            first = {id(message): (message, _redacted(message, redactor.value)) for message in _each_once(states)}
+            first = [(message, _sent(message, redactor.value)) for message in _each_once(states)]
             safe_tools = redactor.value_again(redactor.value(list(tools)))
-            for key, (message, redacted) in first.items():
-                self._keep(key, message, _redacted(redacted, redactor.value_again))
+            for message, redacted in first:
+                self._keep(message, _sent(redacted, redactor.value_again))
         else:
             safe_tools = list(tools)
         self._tools = _encode(safe_tools)
@@ -127,12 +128,17 @@ class PromptWriter:
 
     def _known_of(self, message: Message) -> tuple[Message, Message, bytes]:
         known = self._known.get(id(message))
-        return known if known is not None else self._keep(id(message), message, message)
+        if known is not None:
+            return known
+        if self._redactor is None:
+            return self._keep(message, _sent(message))
+        # A sequence that makes its messages anew whenever it is asked for them.
+        return self._keep(message, _sent(_sent(message, self._redactor.value), self._redactor.value_again))
 
-    def _keep(self, key: int, message: Message, sent: Message) -> tuple[Message, Message, bytes]:
+    def _keep(self, message: Message, sent: Message) -> tuple[Message, Message, bytes]:
         # The message is kept with what was made of it: a new one must not get the place of one that is gone.
-        self._known[key] = (message, sent, _encode(sent))
-        return self._known[key]
+        self._known[id(message)] = known = (message, sent, _encode(sent))
+        return known
 
 
 def _common_beginning(first: list[Message], second: list[Message]) -> int:
@@ -158,21 +164,37 @@ def _each_once(states: Sequence[TraceState]) -> list[Message]:
     return list(unique.values())
 
 
-def _redacted(message: Message, redact: Any) -> Message:
-    """A message with its text and its calls' arguments redacted; ids and roles stay."""
-    safe = dict(message)
-    if message.get("content"):
-        safe["content"] = redact(message["content"])
-    if message.get("tool_calls"):
-        safe["tool_calls"] = [_redacted_call(call, redact) for call in message["tool_calls"]]
-    return safe
+def _sent(message: Message, redact: Callable[[Any], Any] | None = None) -> Message:
+    """A message as it is sent: all of it redacted but roles, ids and the names of functions."""
+    sent = _redacted(message, redact, ("role", "tool_call_id", "tool_calls"))
+    # Endpoints refuse an empty list of calls.
+    calls = [_sent_call(call, redact) for call in sent.pop("tool_calls", None) or ()]
+    return {**sent, "tool_calls": calls} if calls else sent
 
 
-def _redacted_call(call: dict[str, Any], redact: Any) -> dict[str, Any]:
+def _sent_call(call: dict[str, Any], redact: Callable[[Any], Any] | None) -> dict[str, Any]:
     function = call.get("function") or {}
-    arguments, raw = parse_arguments(function.get("arguments"))
-    safe = redact(raw) if raw is not None else dump_json(redact(arguments))
-    return {**call, "function": {**function, "arguments": safe}}
+    given = function.get("arguments")
+    if isinstance(given, str):
+        given = given.encode("utf-8", "replace").decode()  # half of a surrogate pair is no JSON
+    arguments, malformed = parse_arguments(given)
+    if malformed is not None:
+        arguments = {"malformed_arguments": malformed}
+    if redact is None and malformed is None and isinstance(given, str) and given:
+        text = given
+    else:
+        # Written anew: of a name that comes twice in a JSON text, the redactor sees but the last value.
+        text = dump_json(arguments if redact is None else redact(arguments))
+    safe = _redacted(call, redact, ("id", "type", "index", "function"))
+    return {**safe, "function": {"name": function.get("name", ""), "arguments": text}}
+
+
+def _redacted(record: dict[str, Any], redact: Callable[[Any], Any] | None, kept: Sequence[str]) -> dict[str, Any]:
+    return {key: value if redact is None or key in kept else redact(value) for key, value in record.items()}
+
+
+def _has_text(content: Any) -> bool:
+    return bool(content.strip() if isinstance(content, str) else content)
 
 
 def _marked(message: Message) -> Message:

@@ -10,9 +10,10 @@ import asyncio
 import inspect
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules, LedgerThread
@@ -106,7 +107,7 @@ class ReplayOptions:
 
 
 async def replay_trace(
-    states: Sequence[TraceState],
+    states: Iterable[TraceState],
     teachers: Sequence[TeacherSpec | str] = tuple(DEFAULT_TEACHERS),
     max_total_usd: float = 5.0,
     api_key: str | None = None,
@@ -140,11 +141,11 @@ async def replay_trace(
         ValueError: no states, a teacher or an option that is wrong.
         LedgerError: the ledger cannot be used.
     """
-    if not states:
+    trace = TraceToReplay("trace", list(states), tools)
+    if not trace.states:
         raise ValueError("there are no states: replay needs at least one turn of an assistant")
     settings = ReplayOptions(max_total_usd=max_total_usd, **options)
     resolved = resolve_teachers(teachers, api_key=api_key, env_file=env_file)
-    trace = TraceToReplay("trace", states, tools)
     async with open_replay(resolved, settings, on_result=on_result) as replay:
         return [row async for rows in replay.run([trace]) for row in rows]
 
@@ -157,22 +158,33 @@ async def open_replay(
     on_result: Callable[[TeacherCallResult], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[Replay]:
-    """A replay with its ledger and its connections, closed at the end.
+    """A replay with its ledger and its connections, closed at the end; calls that are then under way are in doubt.
 
     `stop` ends it early: no call is begun any more, those under way are waited for and stored.
     """
     for teacher in teachers:
         teacher.require_key()
+    # Before there is a ledger: what is wrong with the gate leaves none behind.
+    gate = gate_for(
+        options.gate,
+        lambda: comparer_for(options.agreement),
+        threshold=options.agreement_threshold,
+        min_margin=options.min_margin,
+    )
     connections = sum(teacher.concurrency or options.concurrency for teacher in teachers)
     ledger = LedgerThread(options.ledger)
     client = TeacherClient(timeout=options.timeout, connections=connections)
+    replay = Replay(teachers, options, client, ledger, gate, on_result=on_result, stop=stop)
     try:
-        yield Replay(teachers, options, client, ledger, on_result=on_result, stop=stop)
+        yield replay
     finally:
         try:
-            await asyncio.shield(client.close())
+            await replay.close()
         finally:
-            ledger.close()
+            try:
+                await asyncio.shield(client.close())
+            finally:
+                ledger.close()
 
 
 @dataclass
@@ -185,8 +197,15 @@ class _Running:
     first: dict[str, asyncio.Event] = field(default_factory=dict)
 
 
+class _NotAsked(Enum):
+    """Why there is no row."""
+
+    NO_ROOM = "the cap"
+    STOPPED = "the run is to end"
+
+
 class Replay:
-    """Replays traces; `report` has the figures, also of a run that was stopped."""
+    """Replays traces; `report` has the figures, also of a run that was stopped, and the balance once it is closed."""
 
     def __init__(
         self,
@@ -194,6 +213,7 @@ class Replay:
         options: ReplayOptions,
         client: TeacherClient,
         ledger: LedgerThread,
+        gate: Gate | None,
         *,
         on_result: Callable[[TeacherCallResult], None] | None = None,
         stop: asyncio.Event | None = None,
@@ -211,38 +231,54 @@ class Replay:
             backoff=options.backoff,
         )
         self._caller = Caller(client, ledger, rules, self._stop)
-        self._gate = gate_for(
-            options.gate,
-            lambda: comparer_for(options.agreement),
-            threshold=options.agreement_threshold,
-            min_margin=options.min_margin,
-        )
+        self._gate = gate
         limits = {teacher.slug: teacher.concurrency or options.concurrency for teacher in teachers}
         self._slots = {slug: asyncio.Semaphore(limit) for slug, limit in limits.items()}
         self._all_slots = asyncio.Semaphore(options.total_concurrency or sum(limits.values()))
         self._windows = Windows(sum(limits.values()))
         self._failures_in_a_row: dict[str, int] = {}
+        self._runs: list[AsyncGenerator[list[TeacherCallResult], None]] = []
+        self._tasks: set[asyncio.Task[list[TeacherCallResult]]] = set()
 
-    async def run(self, traces: Iterable[TraceToReplay]) -> AsyncIterator[list[TeacherCallResult]]:
-        """The rows of each trace, as traces are done; only a few traces are in memory at once."""
+    def run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherCallResult], None]:
+        """The rows of each trace, as traces are done; only a few traces are in memory at once.
+
+        A state that `stop` cut short has no rows, as half of the votes would be a wrong result; what was answered is in
+        the ledger.
+        """
+        self._runs.append(self._run(traces))
+        return self._runs[-1]
+
+    async def close(self) -> None:
+        """End what still runs, as behind a loop that was left early, and take the balance."""
+        await _cancel(self._tasks)
+        for run in self._runs:
+            with suppress(RuntimeError):  # somebody is still waiting for its rows, and learns that it has ended
+                await run.aclose()
+        self.report.balance = await self._ledger.do(self._ledger.ledger.balance, self._options.budget)
+
+    async def _run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherCallResult], None]:
         waiting = iter(traces)
         running: set[asyncio.Task[list[TeacherCallResult]]] = set()
+        done: set[asyncio.Task[list[TeacherCallResult]]] = set()
         try:
             while True:
                 while len(running) < _TRACES_AT_ONCE and not self._stop.is_set():
                     trace = next(waiting, None)
                     if trace is None:
                         break
-                    running.add(asyncio.create_task(self._trace(trace)))
+                    task = asyncio.create_task(self._trace(trace))
+                    running.add(task)
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
                 if not running:
                     break
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     yield task.result()
         finally:
-            await _cancel(running)
+            await _cancel(done | running)
             self.report.stopped = self._stop.is_set()
-            self.report.balance = await self._ledger.do(self._ledger.ledger.balance, self._options.budget)
 
     async def _trace(self, trace: TraceToReplay) -> list[TeacherCallResult]:
         teachers = self._teachers_for(trace)
@@ -289,50 +325,57 @@ class Replay:
         if self._gate is None:
             calls = [asyncio.create_task(self._ask(running, state, prompt, teacher)) for teacher in teachers]
             try:
-                return [row for row in await asyncio.gather(*calls) if row is not None]
+                came = dict(zip((teacher.slug for teacher in teachers), await asyncio.gather(*calls), strict=True))
             finally:
                 await _cancel(calls)
-        rows = await self._one_by_one(running, state, prompt, cheapest_first(teachers), self._gate)
-        return [rows[teacher.slug] for teacher in teachers if teacher.slug in rows]
+        else:
+            came = await self._one_by_one(running, state, prompt, cheapest_first(teachers), self._gate)
+        if _NotAsked.STOPPED in came.values():
+            return []
+        rows = (came.get(teacher.slug) for teacher in teachers)
+        return [row for row in rows if row is not None and not isinstance(row, _NotAsked)]
 
     async def _one_by_one(
         self, running: _Running, state: TraceState, prompt: Prompt, teachers: Sequence[Teacher], gate: Gate
-    ) -> dict[str, TeacherCallResult]:
-        rows: dict[str, TeacherCallResult] = {}
+    ) -> dict[str, TeacherCallResult | _NotAsked]:
+        came: dict[str, TeacherCallResult | _NotAsked] = {}
         for index, teacher in enumerate(teachers):
             remaining = teachers[index:]
-            opened = gate(state, list(rows.values()), [one.slug for one in remaining])
+            rows = [row for row in came.values() if not isinstance(row, _NotAsked)]
+            opened = gate(state, rows, [one.slug for one in remaining])
             if not (await opened if inspect.isawaitable(opened) else opened):
                 for one in remaining:
                     self.report.count_gated(one, prompt, self._options.expected_output_tokens)
                 break
-            row = await self._ask(running, state, prompt, teacher)
-            if row is not None:
-                rows[teacher.slug] = row
-        return rows
+            came[teacher.slug] = await self._ask(running, state, prompt, teacher)
+            if came[teacher.slug] is _NotAsked.STOPPED:
+                break
+        return came
 
     async def _ask(
         self, running: _Running, state: TraceState, prompt: Prompt, teacher: Teacher
-    ) -> TeacherCallResult | None:
-        """A row for a call; None if it was not made, for want of money or because the run is being stopped."""
-        if self._stop.is_set():
-            return None
-        use = self.report.use(teacher)
-        if use.left_alone is not None:
-            called = Called(error=f"not asked: {use.left_alone}")
-        else:
-            async with self._in_turn(running, teacher):
-                if self._stop.is_set():
-                    return None
-                called = await self._caller.call(teacher, prompt, running.known[teacher.slug])
+    ) -> TeacherCallResult | _NotAsked:
+        """A row for a call, or why it was not made."""
+        async with self._in_turn(running, teacher):
+            called = await self._called(teacher, prompt, running.known[teacher.slug])
         self.report.count(teacher, called)
         self._watch(teacher, called)
-        if called.no_room or called.stopped:
-            return None
+        if called.stopped:
+            return _NotAsked.STOPPED
+        if called.no_room:
+            return _NotAsked.NO_ROOM
         row = _row(state, teacher, called)
         if self._on_result is not None:
             self._on_result(row)
         return row
+
+    async def _called(self, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
+        if self._stop.is_set():
+            return Called(stopped=True)
+        left_alone = self.report.use(teacher).left_alone
+        if left_alone is None:
+            return await self._caller.call(teacher, prompt, known)
+        return await self._caller.stored(teacher, prompt) or Called(error=f"not asked: {left_alone}")
 
     @asynccontextmanager
     async def _in_turn(self, running: _Running, teacher: Teacher) -> AsyncIterator[None]:
@@ -397,7 +440,8 @@ def cheapest_first(teachers: Sequence[Teacher]) -> list[Teacher]:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    unfinished = [task for task in tasks if not task.done()]
-    for task in unfinished:
+    """End tasks; what went wrong in those that have ended is known, or follows from it."""
+    listed = list(tasks)
+    for task in listed:
         task.cancel()
-    await asyncio.gather(*unfinished, return_exceptions=True)
+    await asyncio.gather(*listed, return_exceptions=True)

@@ -54,7 +54,7 @@ class ReplayFolder:
     def write_settings(self, options: StateOptions, teachers: Iterable[Teacher], report: dict[str, Any]) -> None:
         """Keep how this replay was made."""
         states = {"system_prompt": options.system_prompt, "max_history_tokens": options.max_history_tokens}
-        families = {**self._settings().get("teachers", {}), **{teacher.slug: teacher.family for teacher in teachers}}
+        families = {**self.teacher_families(), **{teacher.slug: teacher.family for teacher in teachers}}
         content = {"states": states, "teachers": families, "report": report}
         part = self.settings.with_name(f".{self.settings.name}.{os.getpid()}.part")
         part.write_bytes(msgspec.json.format(_ENCODER.encode(content), indent=2) + b"\n")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -17,6 +18,10 @@ from composer_replication.teacher_replay.prices import NANO, Price, listed_price
 
 OPENROUTER = "https://openrouter.ai/api/v1"
 OPENROUTER_KEY = "OPENROUTER_API_KEY"
+# What Claude's endpoints charge for a token that goes into their cache, as a multiple of a token that does not.
+_CACHE_WRITE = 1.25
+# A header can hold nothing else; an HTTP client that is given something else repeats it in its error.
+_KEY = re.compile(r"[!-~]+")
 # What endpoints of this name take instead of `max_tokens`.
 _COMPLETION_LIMIT = {"api.openai.com": "max_completion_tokens"}
 
@@ -133,28 +138,37 @@ def load_teachers(path: str | os.PathLike[str]) -> list[TeacherSpec]:
 
 def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | None) -> Teacher:
     given: Mapping[str, Any] = {"slug": spec} if isinstance(spec, str) else spec
-    if not isinstance(given, Mapping) or not isinstance(given.get("slug"), str) or not given["slug"].strip():
-        raise TeacherError(f"a teacher is a mapping with a `slug`, not {spec!r}")
+    if not isinstance(given, Mapping):
+        raise TeacherError(f"a teacher is a slug, or a mapping with a `slug`, not {type(spec).__name__}")
+    if not isinstance(given.get("slug"), str) or not given["slug"].strip():
+        # Its fields, not their values: somebody may have written a key among them.
+        raise TeacherError(f"a teacher needs a `slug`; this one has {', '.join(map(str, given)) or 'nothing'}")
     slug = given["slug"]
     _check(slug, given)
-    base_url = given.get("base_url")
-    default_variable = OPENROUTER_KEY if base_url is None else None
-    variable = given.get("api_key_variable", default_variable)
-    own_key = api_key if base_url is None and "api_key_variable" not in given else None
+    base_url = given.get("base_url", OPENROUTER).rstrip("/")
+    is_openrouter = base_url == OPENROUTER
+    variable = given.get("api_key_variable", OPENROUTER_KEY if is_openrouter else None)
+    key = api_key.strip() if api_key and is_openrouter and "api_key_variable" not in given else None
+    key = key or (find_key(variable, env_file) if variable else None)
+    if key and not _KEY.fullmatch(key):
+        raise TeacherError(
+            f"teacher {slug}: the key in {variable} holds a space, a line end or a letter that no key has"
+        )
     model = given.get("model", slug)
     family = given.get("family") or model_family(model) or model_family(slug)
+    cache_control = given.get("cache_control", family == "claude")
     return Teacher(
         slug=slug,
         model=model,
-        base_url=(base_url or OPENROUTER).rstrip("/"),
-        price=_price(slug, model, base_url, given),
+        base_url=base_url,
+        price=_price(slug, model, None if is_openrouter else base_url, given, cache_control=cache_control),
         max_output_tokens=given.get("max_output_tokens", DEFAULT_MAX_OUTPUT_TOKENS),
         concurrency=given.get("concurrency"),
         parameters=dict(given.get("parameters") or {}),
-        cache_control=given.get("cache_control", family == "claude"),
+        cache_control=cache_control,
         family=family,
         key_variable=variable,
-        api_key=own_key or (find_key(variable, env_file) if variable else None),
+        api_key=key,
     )
 
 
@@ -162,7 +176,7 @@ def _check(slug: str, given: Mapping[str, Any]) -> None:
     def refuse(what: str) -> TeacherError:
         return TeacherError(f"teacher {slug}: {what}")
 
-    if unknown := sorted(set(given) - _FIELDS):
+    if unknown := sorted(set(given) - _FIELDS, key=str):
         raise refuse(f"unknown field {unknown[0]!r}; the fields are {', '.join(sorted(_FIELDS))}")
     for name in _PRICES:
         price = given.get(name, 0.0)
@@ -172,13 +186,8 @@ def _check(slug: str, given: Mapping[str, Any]) -> None:
         number = given.get(name, 1)
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise refuse(f"{name} must be a whole number of at least 1, not {number!r}")
-    base_url = given.get("base_url")
-    if base_url is not None:
-        parts = urlsplit(base_url) if isinstance(base_url, str) else None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise refuse(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {base_url!r}")
-        if parts.username or parts.password:
-            raise refuse("base_url must not hold a password: name the key's variable in api_key_variable")
+    if "base_url" in given:
+        _check_url(given["base_url"], refuse)
     for name in ("model", "family", "api_key_variable"):
         text = given.get(name, "x")
         if not (isinstance(text, str) and text.strip()) and not (name == "api_key_variable" and text is None):
@@ -191,12 +200,24 @@ def _check(slug: str, given: Mapping[str, Any]) -> None:
     if reserved := [name for name in _RESERVED if name in parameters]:
         raise refuse(f"parameters must not hold {reserved[0]!r}: a request sets it itself")
     try:
-        json.dumps(parameters)
+        json.dumps(parameters, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise refuse(f"parameters must be what JSON can hold: {error}") from None
 
 
-def _price(slug: str, model: str, base_url: str | None, given: Mapping[str, Any]) -> Price:
+def _check_url(base_url: Any, refuse: Callable[[str], TeacherError]) -> None:
+    try:
+        parts = urlsplit(base_url if isinstance(base_url, str) else "")
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        parts, is_url = urlsplit(""), False
+    if parts.username or parts.password:
+        raise refuse("base_url must not hold a password: name the key's variable in api_key_variable")
+    if not is_url or parts.query or parts.fragment:
+        raise refuse(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {base_url!r}")
+
+
+def _price(slug: str, model: str, base_url: str | None, given: Mapping[str, Any], *, cache_control: bool) -> Price:
     listed: Price | None = None
     if not all(name in given for name in ("input_per_mtok", "output_per_mtok")):
         try:
@@ -211,13 +232,14 @@ def _price(slug: str, model: str, base_url: str | None, given: Mapping[str, Any]
         return per_million(given[name]) if name in given else otherwise
 
     own_input = price("input_per_mtok", listed.input if listed else 0)
-    # Without a price of its own, a cached token is charged in full, and so is one that goes into the cache.
+    # Without a price of its own, a cached token is charged in full, and one that goes into the cache as Claude's are.
     same = listed is not None and listed.input == own_input
+    own_write = math.ceil(own_input * _CACHE_WRITE) if cache_control else own_input
     return Price(
         input=own_input,
         output=price("output_per_mtok", listed.output if listed else 0),
         cached_input=price("cached_input_per_mtok", listed.cached_input if same and listed else own_input),
-        cache_write=price("cache_write_per_mtok", listed.cache_write if same and listed else own_input),
+        cache_write=price("cache_write_per_mtok", listed.cache_write if same and listed else own_write),
     )
 
 

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_replication.traces import ToolCall, TraceState, parse_action, parse_arguments
+from composer_replication.ingestion.tool_definitions import tool_definition
+from composer_replication.traces import Message, ToolCall, TraceState, parse_action, parse_arguments
 
 # OpenAI's endpoints take no other names.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# Claude's take no other names of parameters, and refuse a whole request for one that a student made up.
+_PARAMETER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _TYPES: dict[type, str] = {
     str: "string",
     bool: "boolean",
@@ -45,10 +48,15 @@ def infer_tools(states: Sequence[TraceState]) -> list[dict[str, Any]]:
 
 
 def complete_tools(given: Iterable[Mapping[str, Any]], states: Sequence[TraceState]) -> list[dict[str, Any]]:
-    """The given definitions in OpenAI's form, and inferred ones for tools that are called without being defined."""
-    tools = [definition for tool in given if (definition := _openai_form(tool)) is not None]
-    defined = {tool["function"]["name"] for tool in tools}
-    return tools + [tool for tool in infer_tools(states) if tool["function"]["name"] not in defined]
+    """The given definitions in OpenAI's form, and inferred ones for tools that are called without being defined.
+
+    Of several definitions of one name, the first counts: endpoints refuse a name that comes twice.
+    """
+    tools: dict[str, dict[str, Any]] = {}
+    for tool in (*(_openai_form(tool) for tool in given), *infer_tools(states)):
+        if tool is not None:
+            tools.setdefault(tool["function"]["name"], tool)
+    return list(tools.values())
 
 
 def is_tool_name(name: str) -> bool:
@@ -58,29 +66,32 @@ def is_tool_name(name: str) -> bool:
 
 def _openai_form(tool: Mapping[str, Any]) -> dict[str, Any] | None:
     """A definition of whatever form (OpenAI's, nested or flat, Anthropic's) in the one that endpoints take."""
-    inside = tool.get("function") if isinstance(tool.get("function"), Mapping) else tool
-    name = inside.get("name") if isinstance(inside, Mapping) else None
-    if not isinstance(inside, Mapping) or not isinstance(name, str) or not is_tool_name(name):
+    definition = tool_definition(tool)
+    if definition is None or not is_tool_name(definition["function"]["name"]):
         return None
-    parameters = inside.get("parameters", inside.get("input_schema"))
-    function: dict[str, Any] = {
-        "name": name,
-        "description": str(inside.get("description") or ""),
-        "parameters": dict(parameters) if isinstance(parameters, Mapping) else {"type": "object", "properties": {}},
+    function = definition["function"]
+    return {
+        "type": "function",
+        "function": {
+            "name": function["name"],
+            "description": str(function.get("description", "")),
+            # No endpoint does without these two.
+            "parameters": {"type": "object", "properties": {}, **function.get("parameters", {})},
+        },
     }
-    return {"type": "function", "function": function}
 
 
 def _calls(states: Sequence[TraceState]) -> Iterator[ToolCall]:
     """Every call in the histories and actions. States of one trace share their messages: each is looked at once."""
-    looked_at: set[int] = set()
+    # By identity. The message is kept too: a new one must not pass for one that is gone.
+    looked_at: dict[int, Message] = {}
     for state in states:
         for message in state["messages"]:
             if id(message) in looked_at:
                 continue
-            looked_at.add(id(message))
+            looked_at[id(message)] = message
             for call in message.get("tool_calls") or ():
-                function = call.get("function", {})
+                function = call.get("function") or {}
                 arguments, raw = parse_arguments(function.get("arguments"))
                 yield ToolCall(str(call.get("id")), str(function.get("name")), arguments, raw)
         yield from parse_action(state["student_action"]).tool_calls
@@ -94,6 +105,8 @@ class _Tool:
     def add(self, arguments: Mapping[str, Any]) -> None:
         self.calls += 1
         for name, value in arguments.items():
+            if _PARAMETER_NAME.fullmatch(name) is None:
+                continue
             self.parameters.setdefault(name, _Parameter()).add(value)
 
     def schema(self) -> dict[str, Any]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.agreement.command_lines import Line
+    from composer_replication.teacher_replay.agreement.shell.lines import Line
 
 _SUBSTITUTION = re.compile(r"s([^\w\s\\])(.*)\1([gimI0-9]*)", re.DOTALL)
 
 
 def usual_line(line: Line) -> Line:
     """The line in the words that stand for all its equals."""
+    if line.name.startswith("git "):
+        shown = [value for value in line.values("-c") if value.startswith(("color.", "core.pager", "advice."))]
+        line = replace(line, options=tuple(one for one in line.options if one[0] != "-c" or one[1] not in shown))
     rule = _RULES.get(line.name) or _RULES.get(line.name.partition(" ")[0])
     return line if rule is None else rule(line)
 
@@ -36,8 +40,8 @@ def _revision(operand: str) -> str:
 
 def _git_branch(line: Line) -> Line:
     if line.option("-D") is not None:
-        return replace(line.without("-D"), options=(("-d", ""), ("-f", "")))
-    return line
+        return replace(line, options=tuple(sorted({*line.without("-D").options, ("-d", ""), ("-f", "")})))
+    return line if line.operands else line.without("--list")
 
 
 def _git_rev_parse(line: Line) -> Line:
@@ -59,11 +63,12 @@ def _git_reset(line: Line) -> Line:
         files = tuple(operand for operand in line.operands if operand != "HEAD")
         if files and all(re.search(r"[./]", name) and "~" not in name and "^" not in name for name in files):
             return replace(line, name="git restore", options=(("-S", ""),), operands=files)
-        return replace(line, options=(), operands=files)
+        return replace(line, options=(), operands=tuple(map(_revision, files)))
     return replace(line, operands=tuple(_revision(operand) for operand in line.operands if operand != "HEAD"))
 
 
 def _git_stash(line: Line) -> Line:
+    line = replace(line, operands=tuple(operand for operand in line.operands if operand != "stash@{0}"))
     if line.operands[:1] in (("push",), ("save",)):
         message = line.operands[1:] if line.operands[0] == "save" else ()
         options = (*line.options, *(("-m", text) for text in message))
@@ -71,26 +76,42 @@ def _git_stash(line: Line) -> Line:
     return line
 
 
-def _git_commit(line: Line) -> Line:
-    return line
-
-
 def _pytest(line: Line) -> Line:
     if line.option("--maxfail") == "1":
         line = replace(line.without("--maxfail"), options=(*line.without("--maxfail").options, ("-x", "")))
-    options = tuple(option for option in line.options if option != ("-p", "no:cacheprovider"))
+    options = tuple(one for one in line.options if one not in (("-p", "no:cacheprovider"), ("-p", "no:warnings")))
     return replace(line, options=tuple(sorted(set(options))))
 
 
+_SENDS = ("-d", "--data-binary", "-F", "--data-urlencode", "--json")
+
+
 def _curl(line: Line) -> Line:
-    method = (line.option("-X") or "").upper()
-    sends = any(line.option(name) is not None for name in ("-d", "--data-raw", "--data-binary", "-F", "--data-urlencode", "--json"))
-    implied = "HEAD" if line.option("-I") is not None else "POST" if sends and line.option("-G") is None else "GET"
-    options = [("-d", value) if name == "--data-raw" and not value.startswith("@") else (name, value) for name, value in line.without("-X").options]
-    if method and method != implied:
+    """A request with its method only where it is not implied, and its data and headers in one spelling."""
+    options = []
+    for name, value in line.without("-X").options:
+        if name == "--data-raw" and not value.startswith("@"):
+            name = "-d"
+        if name in _SENDS:
+            value = _json_form(value)
+        elif name == "-H":
+            header, colon, content = value.partition(":")
+            value = f"{header.lower()}{colon}{content.strip()}"
+        options.append((name, value))
+    given = {name for name, _ in options}
+    implied = "HEAD" if "-I" in given else "POST" if given & set(_SENDS) and "-G" not in given else "GET"
+    method = (line.option("-X") or implied).upper()
+    if method != implied:
         options.append(("-X", method))
     operands = tuple(operand.rstrip("/") if operand.count("/") <= 3 else operand for operand in line.operands)
     return replace(line, options=tuple(sorted(options)), operands=operands)
+
+
+def _json_form(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True) if text.lstrip().startswith(("{", "[")) else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def _tar(line: Line) -> Line:
@@ -101,14 +122,31 @@ def _tar(line: Line) -> Line:
 def _sed(line: Line) -> Line:
     """The script as an operand, its delimiter a slash where that reads the same."""
     scripts = line.values("-e")
-    operands = (*scripts, *line.operands) if len(scripts) == 1 else line.operands
+    operands = (";".join(scripts), *line.operands) if scripts else line.operands
     if not operands:
         return line
     script = operands[0]
     found = _SUBSTITUTION.fullmatch(script)
     if found is not None and found[1] != "/" and "/" not in found[2] and found[2].count(found[1]) == 1:
         script = f"s/{found[2].replace(found[1], '/')}/{found[3]}"
-    return replace(line.without("-e") if len(scripts) == 1 else line, operands=(script, *operands[1:]))
+    return replace(line.without("-e"), operands=(script, *operands[1:]))
+
+
+def _awk(line: Line) -> Line:
+    """The program in one spelling, behind its field separator."""
+    operands = list(line.operands)
+    options: tuple[tuple[str, str], ...] = ()
+    if operands and operands[0].startswith("-F"):
+        flag = operands.pop(0)
+        options = (("-F", flag[2:] or (operands.pop(0) if operands else "")),)
+    if not operands or operands[0].startswith("-"):
+        return line
+    program = re.sub(r"\s*([{}();,])\s*", r"\1", " ".join(operands[0].split()))
+    return replace(line, name="awk", options=options, operands=(program, *operands[1:]))
+
+
+def _systemctl(line: Line) -> Line:
+    return replace(line, operands=tuple(operand.removesuffix(".service") for operand in line.operands))
 
 
 def _sql(line: Line) -> Line:
@@ -118,7 +156,9 @@ def _sql(line: Line) -> Line:
 
 
 def _go(line: Line) -> Line:
-    return line if line.operands or line.name not in ("go test", "go build", "go vet") else replace(line, operands=(".",))
+    return (
+        line if line.operands or line.name not in ("go test", "go build", "go vet") else replace(line, operands=(".",))
+    )
 
 
 def _cargo(line: Line) -> Line:
@@ -126,9 +166,9 @@ def _cargo(line: Line) -> Line:
 
 
 def _version(line: Line) -> Line:
-    if not line.operands and line.options in ((("-V", ""),), (("--version", ""),)):
-        return replace(line, options=(("--version", ""),))
-    if line.name in ("node", "npm") and not line.operands and line.options == (("-v", ""),):
+    """The program's version, however it is asked for."""
+    asked = (line.options, line.operands)
+    if asked in (((("-V", ""),), ()), ((("--version", ""),), ()), ((("-v", ""),), ()), ((("-version", ""),), ())):
         return replace(line, options=(("--version", ""),))
     return line
 
@@ -138,15 +178,56 @@ def _kubectl(line: Line) -> Line:
              "deployment": "deployments", "ns": "namespaces", "no": "nodes", "node": "nodes", "cm": "configmaps",
              "ing": "ingresses", "ds": "daemonsets", "sts": "statefulsets", "ev": "events"}  # fmt: skip
     first, *rest = line.operands or ("",)
-    if first in ("get", "describe", "delete") and rest:
+    if first in ("get", "describe", "delete", "logs") and rest:
+        rest = [*rest[0].split("/", 1), *rest[1:]]
         return replace(line, operands=(first, kinds.get(rest[0], rest[0]), *rest[1:]))
     return line
 
 
+def _make(line: Line) -> Line:
+    """Variables may stand anywhere."""
+    given = sorted(operand for operand in line.operands if "=" in operand)
+    return replace(line, operands=(*given, *(operand for operand in line.operands if "=" not in operand)))
+
+
+def _ps(line: Line) -> Line:
+    """All processes, in the words of either of its two dialects."""
+    letters = {option.lstrip("-") for option, _ in line.options}
+    is_all = letters in ({"a", "u", "x"}, {"e", "f"}, {"e"}, {"A"}, {"a", "x"}, {"e", "F"})
+    return replace(line, options=(("-e", ""),)) if is_all and not line.operands else line
+
+
+def _echo(line: Line) -> Line:
+    return replace(line, name="pwd", operands=()) if line.operands == ("\0${PWD}",) else line
+
+
+def _printenv(line: Line) -> Line:
+    if len(line.operands) == 1 and not line.options:
+        return replace(line, name="echo", operands=(f"\0${{{line.operands[0]}}}",))
+    return line
+
+
+def _chmod(line: Line) -> Line:
+    mode, *files = line.operands or ("",)
+    return replace(line, operands=(f"a{mode}" if mode.startswith("+") else mode, *files))
+
+
+def _wget(line: Line) -> Line:
+    """`wget` in the words of `curl`."""
+    if any(option not in ("-O",) for option, _ in line.options):
+        return line
+    target = line.option("-O")
+    saved = (("-O", ""),) if target is None else () if target == "-" else (("-o", target),)
+    return replace(line, name="curl", options=tuple(sorted((("-L", ""), *saved))))
+
+
 def _identity(line: Line) -> Line:
-    return replace(line, name="whoami", options=()) if line.options == (("-un", ""),) else line
+    return replace(line, name="whoami", options=()) if line.options == (("-nu", ""),) else line
 
 
+_TELL_THEIR_VERSION = (
+    "python", "node", "npm", "git", "docker", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
+)  # fmt: skip
 _RULES: dict[str, Callable[[Line], Line]] = {
     "git log": _git_log,
     "git diff": _git_revisions,
@@ -160,14 +241,21 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "curl": _curl,
     "tar": _tar,
     "sed": _sed,
+    "awk": _awk,
+    "gawk": _awk,
+    "systemctl": _systemctl,
     "psql": _sql,
     "sqlite3": _sql,
     "mysql": _sql,
     "go": _go,
-    "cargo": _cargo,
-    "python": _version,
-    "node": _version,
-    "npm": _version,
+    "cargo test": _cargo,
+    **dict.fromkeys(_TELL_THEIR_VERSION, _version),
+    "ps": _ps,
+    "make": _make,
+    "echo": _echo,
+    "printenv": _printenv,
+    "chmod": _chmod,
+    "wget": _wget,
     "kubectl": _kubectl,
     "id": _identity,
 }

@@ -1,0 +1,223 @@
+"""Teachers as users write them: what is filled in, what is refused, and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.teacher_replay.prices import Price, listed_price, per_million
+from composer_replication.teacher_replay.teachers import (
+    DEFAULT_TEACHERS,
+    OPENROUTER,
+    TeacherError,
+    load_teachers,
+    resolve_teachers,
+)
+
+LOCAL = "http://127.0.0.1:8000/v1"
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+
+
+def one(**spec: Any) -> Any:
+    return resolve_teachers([{"slug": "t", **spec}])[0]
+
+
+def test_a_slug_is_enough_for_openrouter() -> None:
+    (teacher,) = resolve_teachers(["openai/gpt-5"])
+    assert (teacher.slug, teacher.model, teacher.base_url) == ("openai/gpt-5", "openai/gpt-5", OPENROUTER)
+    assert teacher.price == listed_price("openai/gpt-5", None)
+    assert (teacher.key_variable, teacher.concurrency, teacher.cache_control) == ("OPENROUTER_API_KEY", None, False)
+    assert teacher.settings == {"model": "openai/gpt-5", "max_tokens": 8192}
+
+
+def test_the_default_teachers_resolve_to_their_listed_prices() -> None:
+    for teacher in resolve_teachers(DEFAULT_TEACHERS):
+        assert teacher.price == listed_price(teacher.slug, None)
+    assert [teacher.cache_control for teacher in resolve_teachers(DEFAULT_TEACHERS)] == [True, False, False]
+    assert [teacher.family for teacher in resolve_teachers(DEFAULT_TEACHERS)] == ["claude", "gpt", "deepseek"]
+
+
+def test_an_endpoint_of_ones_own_costs_nothing_and_needs_no_key() -> None:
+    teacher = one(base_url=f"{LOCAL}/", model="a-model", parameters={"temperature": 0.5, "max_retries": 3})
+    assert (teacher.base_url, teacher.key_variable, teacher.price) == (LOCAL, None, Price(0, 0, 0, 0))
+    assert teacher.settings == {"model": "a-model", "max_tokens": 8192, "temperature": 0.5, "max_retries": 3}
+
+
+def test_openai_itself_wants_another_name_for_the_limit() -> None:
+    teacher = one(base_url="https://api.openai.com/v1", model="gpt-5", max_output_tokens=7)
+    assert teacher.settings == {"model": "gpt-5", "max_completion_tokens": 7}
+    assert teacher.price == listed_price("gpt-5", "https://api.openai.com/v1")
+
+
+def test_openrouter_may_be_given_by_its_address() -> None:
+    (named,) = resolve_teachers([{"slug": "openai/gpt-5", "base_url": f"{OPENROUTER}/"}])
+    assert named == resolve_teachers(["openai/gpt-5"])[0]
+
+
+def test_prices_of_ones_own_come_before_the_listed_ones() -> None:
+    listed = listed_price("anthropic/claude-opus-4.7", None)
+    name = {"model": "anthropic/claude-opus-4.7"}
+    output = one(**name, output_per_mtok=7)
+    assert output.price == Price(listed.input, per_million(7), listed.cached_input, listed.cache_write)
+    cached = one(**name, cached_input_per_mtok=0)
+    assert cached.price == Price(listed.input, listed.output, 0, listed.cache_write)
+    # Another price of the input says that the listed ones of its parts do not hold either.
+    assert one(**name, input_per_mtok=8, cache_control=False).price == Price(
+        per_million(8), listed.output, per_million(8), per_million(8)
+    )
+    everything = one(
+        model="nobody-knows-it",
+        input_per_mtok=1,
+        output_per_mtok=2,
+        cached_input_per_mtok=0.5,
+        cache_write_per_mtok=1.5,
+    )
+    assert everything.price == Price(*map(per_million, (1, 2, 0.5, 1.5)))
+
+
+def test_where_caches_are_asked_for_a_token_that_goes_into_them_costs_more_unless_its_price_is_given() -> None:
+    prices = {"input_per_mtok": 4, "output_per_mtok": 8}
+    assert one(**prices, cache_control=True).price.cache_write == per_million(5)
+    assert one(**prices, family="claude").price.cache_write == per_million(5)
+    assert one(**prices, cache_control=False, family="claude").price.cache_write == per_million(4)
+    assert one(**prices, cache_control=True, cache_write_per_mtok=4).price.cache_write == per_million(4)
+
+
+@pytest.mark.parametrize(
+    ("spec", "family", "marks"),
+    [
+        ({"model": "anthropic/claude-opus-4.7"}, "claude", True),
+        ({"slug": "my-claude", "model": "a-model"}, "claude", True),
+        ({"model": "gpt-5", "family": "mine"}, "mine", False),
+        ({"model": "anthropic/claude-opus-4.7", "cache_control": False}, "claude", False),
+        ({"model": "a-model", "cache_control": True}, None, True),
+    ],
+)
+def test_a_family_is_read_from_the_names_unless_it_is_given(
+    spec: dict[str, Any], family: str | None, marks: bool
+) -> None:
+    teacher = one(base_url=LOCAL, **spec) if "slug" not in spec else resolve_teachers([{"base_url": LOCAL, **spec}])[0]
+    assert (teacher.family, teacher.cache_control) == (family, marks)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"tempreature": 1}, r"unknown field 'tempreature'; the fields are api_key_variable, base_url, .*slug"),
+        ({1: 2, "tempreature": 1}, r"unknown field 1;"),
+        ({"input_per_mtok": -1}, r"input_per_mtok must be dollars per million tokens, 0 or more, not -1"),
+        ({"output_per_mtok": "2"}, r"output_per_mtok must be .* not '2'"),
+        ({"cached_input_per_mtok": float("nan")}, r"cached_input_per_mtok must be .* not nan"),
+        ({"cache_write_per_mtok": float("inf")}, r"cache_write_per_mtok must be .* not inf"),
+        ({"input_per_mtok": None}, r"input_per_mtok must be .* not None"),
+        ({"input_per_mtok": True}, r"input_per_mtok must be .* not True"),
+        ({"max_output_tokens": 0}, r"max_output_tokens must be a whole number of at least 1, not 0"),
+        ({"max_output_tokens": 1.5}, r"max_output_tokens must be .* not 1\.5"),
+        ({"concurrency": True}, r"concurrency must be .* not True"),
+        ({"concurrency": "many"}, r"concurrency must be .* not 'many'"),
+        ({"base_url": "127.0.0.1:8000"}, r"base_url must be a URL such as http://127\.0\.0\.1:8000/v1, not '127"),
+        ({"base_url": "ftp://host/v1"}, r"base_url must be a URL .* not 'ftp://host/v1'"),
+        ({"base_url": "http://"}, r"base_url must be a URL .* not 'http://'"),
+        ({"base_url": "http://[half/v1"}, r"base_url must be a URL .* not 'http://\[half/v1'"),
+        ({"base_url": "http://host:port/v1"}, r"base_url must be a URL .* not 'http://host:port/v1'"),
+        ({"base_url": "http://host:99999/v1"}, r"base_url must be a URL .* not 'http://host:99999/v1'"),
+        ({"base_url": "http://host/v1?version=2"}, r"base_url must be a URL .* not 'http://host/v1\?version=2'"),
+        ({"base_url": 8000}, r"base_url must be a URL .* not 8000"),
+        ({"base_url": None}, r"base_url must be a URL .* not None"),
+        ({"base_url": "http://me:hunter2@host/v1"}, r"base_url must not hold a password"),
+        ({"base_url": "ftp://me:hunter2@host/v1"}, r"base_url must not hold a password"),
+        ({"model": ""}, r"model must be a text, not ''"),
+        ({"family": None}, r"family must be a text, not None"),
+        ({"api_key_variable": 3}, r"api_key_variable must be a text, not 3"),
+        ({"cache_control": "yes"}, r"cache_control must be true or false, not 'yes'"),
+        ({"parameters": [1]}, r"parameters must be a mapping, not \[1\]"),
+        ({"parameters": {"stream": True}}, r"parameters must not hold 'stream': a request sets it itself"),
+        ({"parameters": {"max_tokens": 3}}, r"parameters must not hold 'max_tokens'"),
+        ({"parameters": {"stop": {1, 2}}}, r"parameters must be what JSON can hold: .*set"),
+        ({"parameters": {"temperature": float("nan")}}, r"parameters must be what JSON can hold"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_teacher_and_its_value(spec: dict[Any, Any], message: str) -> None:
+    with pytest.raises(TeacherError, match=f"^teacher t: {message}") as raised:
+        resolve_teachers([{"slug": "t", **spec}])
+    assert "\n" not in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (["a"], "a teacher is a slug, or a mapping with a `slug`, not list"),
+        (None, "a teacher is a slug, or a mapping with a `slug`, not NoneType"),
+        ({}, "a teacher needs a `slug`; this one has nothing"),
+        ({"model": "m", "api_key": "sk-secret"}, "a teacher needs a `slug`; this one has model, api_key"),
+        ({"slug": 7}, "a teacher needs a `slug`; this one has slug"),
+        ("  ", "a teacher needs a `slug`; this one has slug"),
+    ],
+)
+def test_what_has_no_slug_is_refused_and_its_values_are_not_repeated(spec: Any, message: str) -> None:
+    with pytest.raises(TeacherError) as raised:
+        resolve_teachers([spec])
+    assert str(raised.value) == message
+
+
+def test_no_teachers_and_two_of_one_name_are_refused() -> None:
+    with pytest.raises(TeacherError, match="there are no teachers: name at least one"):
+        resolve_teachers([])
+    twice = [{"slug": "b", "base_url": LOCAL}, {"slug": "a", "base_url": LOCAL}, {"slug": "b", "base_url": LOCAL}]
+    with pytest.raises(TeacherError, match=r"^teacher b is named twice: give one of them another slug, and `model`"):
+        resolve_teachers(twice)
+
+
+def test_a_model_without_a_price_is_refused_until_it_has_one() -> None:
+    with pytest.raises(
+        TeacherError, match=r"^teacher t: no price is known for no/such: check the name, or give input_per"
+    ):
+        one(model="no/such")
+    with pytest.raises(TeacherError, match="no price is known for m"):
+        one(model="m", base_url="https://models.example.org/v1", input_per_mtok=1)
+    assert one(model="no/such", input_per_mtok=0, output_per_mtok=0).price == Price(0, 0, 0, 0)
+
+
+TEACHERS = [{"slug": "a", "base_url": LOCAL, "parameters": {"temperature": 0}}, {"slug": "b", "input_per_mtok": 1.5}]
+
+
+@pytest.mark.parametrize("content", [TEACHERS, {"teachers": TEACHERS}])
+def test_a_file_is_a_list_of_teachers_in_json_or_yaml(tmp_path: Path, content: Any) -> None:
+    file = tmp_path / "teachers.json"
+    file.write_text(json.dumps(content))
+    assert load_teachers(file) == TEACHERS
+
+
+def test_a_yaml_file_may_have_comments(tmp_path: Path) -> None:
+    file = tmp_path / "teachers.yaml"
+    file.write_text(
+        f"# mine\nteachers:\n  - slug: a\n    base_url: {LOCAL}\n    parameters: {{temperature: 0}}\n"
+        "  - slug: b  # paid\n    input_per_mtok: 1.5\n"
+    )
+    assert load_teachers(str(file)) == TEACHERS
+
+
+@pytest.mark.parametrize("text", ["", "[]", "teachers:\n", "slug: a\n", "just words", "teachers: {a: 1}"])
+def test_a_file_without_a_list_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "teachers.yaml"
+    file.write_text(text)
+    with pytest.raises(TeacherError, match=r"teachers\.yaml holds no list of teachers: write one `- slug: \.\.\.`"):
+        load_teachers(file)
+
+
+@pytest.mark.parametrize("content", [b"a: [1", b"\xff\xfe\xfa", b"!!python/object:os.system {}", b"a: \x00"])
+def test_a_file_that_is_no_yaml_is_refused_on_one_line(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "teachers.yaml"
+    file.write_bytes(content)
+    with pytest.raises(TeacherError, match=r"teachers\.yaml is neither YAML nor JSON: ") as raised:
+        load_teachers(file)
+    assert "\n" not in str(raised.value)
