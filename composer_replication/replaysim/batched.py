@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from composer_replication.replaysim.records import PairRecord
 
 # What the operators work on; the chat messages stay behind and are joined again by index.
 COLUMNS = ("index", "state", "chosen", "rejected")
+
+
+class OperatorError(RuntimeError):
+    """An operator, or the engine that runs it, failed; the message has its reason."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,13 @@ class Drop:
 
 @dataclass
 class Outcome:
-    """What is left of the records' columns, `stats_<position>` among them, and what was dropped; in order of index."""
+    """What is left of the records' columns, and what was dropped; both in the order of the records.
+
+    `columns` has the statistics of every filter, by its position, as `stats_<position>`.
+    """
 
     columns: dict[str, list[Any]]
-    drops: list[Drop] = field(default_factory=list)
+    drops: list[Drop]
 
 
 def columns_of(records: Sequence[PairRecord]) -> dict[str, list[Any]]:
@@ -37,56 +44,61 @@ def columns_of(records: Sequence[PairRecord]) -> dict[str, list[Any]]:
 
 
 def run_batched(operators: Sequence[Any], columns: dict[str, list[Any]]) -> Outcome:
-    """Run the operators of `load_operators` one after another over all records."""
+    """Run the operators of `load_operators` one after another over all records.
+
+    Raises:
+        OperatorError: one failed.
+    """
     from composer_replication.replaysim.loading import no_installs
     from composer_replication.replaysim.pair_operators import PairDeduplicator, PairFilter
 
-    outcome = Outcome(columns)
+    drops: list[Drop] = []
     with no_installs():
         for operator in operators:
+            run = _map
             if isinstance(operator, PairFilter):
-                outcome.columns = _filtered(operator, outcome)
+                run = _filter
             elif isinstance(operator, PairDeduplicator):
-                outcome.columns = _without_duplicates(operator, outcome)
-            else:
-                outcome.columns = _joined(operator.process_batched(batch) for batch in _batches(operator, outcome))
-    outcome.drops.sort(key=lambda drop: drop.index)
-    return outcome
+                run = _find_duplicates
+            try:
+                found = run(operator, columns)
+            except RuntimeError as error:
+                raise OperatorError(" ".join(str(error).split())) from error
+            if found:
+                drops += found
+                gone = {drop.index for drop in found}
+                keep = [index not in gone for index in columns["index"]]
+                columns = {name: list(itertools.compress(values, keep)) for name, values in columns.items()}
+    return Outcome(columns, sorted(drops, key=lambda drop: drop.index))
 
 
-def _filtered(operator: Any, outcome: Outcome) -> dict[str, list[Any]]:
-    columns, keep = [], []
-    for batch in _batches(operator, outcome):
-        columns.append(operator.compute_stats_batched(batch))
-        keep += operator.process_batched(columns[-1])
-    filtered = _joined(iter(columns))
-    for index, stats, kept in zip(filtered["index"], filtered[f"stats_{operator.position}"], keep, strict=True):
-        if not kept:
-            outcome.drops.append(Drop(index, operator.position, stats=json.loads(stats)))
-    return _selected(filtered, keep)
+def _filter(operator: Any, columns: dict[str, list[Any]]) -> list[Drop]:
+    stats: list[dict[str, Any]] = []
+    keep: list[bool] = []
+    for batch in _batches(operator, columns):
+        measured = operator.measure(batch)
+        keep += operator.judge(batch, measured)
+        stats += measured
+    columns[f"stats_{operator.position}"] = stats
+    rows = zip(columns["index"], stats, keep, strict=True)
+    return [Drop(index, operator.position, stats=one) for index, one, kept in rows if not kept]
 
 
-def _without_duplicates(operator: Any, outcome: Outcome) -> dict[str, list[Any]]:
-    columns = outcome.columns
-    rows = range(len(columns["index"]))
-    hashes = [operator.hash_of({name: columns[name][row] for name in COLUMNS}) for row in rows]
+def _find_duplicates(operator: Any, columns: dict[str, list[Any]]) -> list[Drop]:
+    rows = zip(*(columns[name] for name in COLUMNS), strict=True)
+    hashes = [operator.hash_of(dict(zip(COLUMNS, row, strict=True))) for row in rows]
     same_as = operator.duplicates(columns["index"], hashes)
-    outcome.drops += [Drop(index, operator.position, same_as=kept) for index, kept in same_as.items()]
-    return _selected(columns, [index not in same_as for index in columns["index"]])
+    return [Drop(index, operator.position, same_as=kept) for index, kept in same_as.items()]
 
 
-def _batches(operator: Any, outcome: Outcome) -> Iterator[dict[str, list[Any]]]:
+def _map(operator: Any, columns: dict[str, list[Any]]) -> list[Drop]:
+    made = [operator.process_batched(batch) for batch in _batches(operator, columns)]
+    for name in ("chosen", "rejected"):
+        columns[name] = [text for batch in made for text in batch[name]]
+    return []
+
+
+def _batches(operator: Any, columns: dict[str, list[Any]]) -> Iterator[dict[str, list[Any]]]:
     """The batches that data-juicer's own engines would make."""
-    count = len(outcome.columns["index"])
-    for start in range(0, max(count, 1), operator.batch_size):
-        stop = start + operator.batch_size
-        yield {name: values[start:stop] for name, values in outcome.columns.items()}
-
-
-def _joined(batches: Iterator[dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    first, *others = batches
-    return {name: [*values, *(value for one in others for value in one[name])] for name, values in first.items()}
-
-
-def _selected(columns: dict[str, list[Any]], keep: Sequence[bool]) -> dict[str, list[Any]]:
-    return {name: [value for value, kept in zip(values, keep, strict=True) if kept] for name, values in columns.items()}
+    for start in range(0, len(columns["index"]), operator.batch_size):
+        yield {name: columns[name][start : start + operator.batch_size] for name in COLUMNS}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -22,14 +23,20 @@ def main(job_path: Path) -> None:
     """Run a job (see `engines`) and write its result, or the error."""
     job = json.loads(job_path.read_text())
     folder = job_path.parent
-    threading.Thread(target=_end_with_parent, args=(folder, job["ray_folder"]), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(folder, job["sockets"]), daemon=True).start()
     try:
         run = {"data-juicer": _run_default, "ray": _run_ray}[job["executor"]]
         run(job, folder)
     except Exception as error:
-        # The parent raises it again, as one line.
-        (folder / "error.txt").write_text(f"{type(error).__name__}: {' '.join(str(error).split())}", encoding="utf-8")
+        (folder / "error.txt").write_text(one_line(error), encoding="utf-8")
         raise
+
+
+def one_line(error: Exception) -> str:
+    """The step's own words, if it was one that failed: engines wrap them in the traceback of a worker."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.search(r" on (chosen|rejected|pair) failed: ", line)]
+    return (named or [f"{type(error).__name__}: {' '.join(lines)}"])[-1]
 
 
 def _run_default(job: dict[str, Any], folder: Path) -> None:
@@ -58,6 +65,8 @@ def _run_ray(job: dict[str, Any], folder: Path) -> None:
     own = {} if os.environ.get("RAY_ADDRESS") else _own_cluster(job)
     ray.init(log_to_driver=False, logging_level="ERROR", **own)
     try:
+        if own and ray.util.get_node_ip_address() != "127.0.0.1":
+            raise RuntimeError("Ray listens beyond this machine")
         from data_juicer.core.executor.ray_executor import RayExecutor
         from data_juicer.utils.constant import Fields
 
@@ -75,7 +84,7 @@ def _run_ray(job: dict[str, Any], folder: Path) -> None:
 
 
 def _own_cluster(job: dict[str, Any]) -> dict[str, Any]:
-    return {"num_cpus": job["processes"], "include_dashboard": False, "_temp_dir": job["ray_folder"]}
+    return {"num_cpus": job["processes"], "include_dashboard": False, "_temp_dir": job["sockets"]}
 
 
 def _configuration(job: dict[str, Any], folder: Path, **more: Any) -> Any:
@@ -102,13 +111,12 @@ def _configuration(job: dict[str, Any], folder: Path, **more: Any) -> Any:
     return configuration
 
 
-def _end_with_parent(*folders: str | Path | None) -> None:
+def _end_with_parent(*folders: str | Path) -> None:
     """Wait until the parent closes our standard input: it is gone, and cannot clean up any more."""
     # Not through `sys.stdin`: a thread that waits there holds its lock, and workers that are forked want to close it.
     os.read(0, 1)
     for folder in folders:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import composer_replication
-from composer_replication.replaysim.batched import Drop, Outcome
+from composer_replication.replaysim.batched import Drop, OperatorError, Outcome
 from composer_replication.replaysim.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -26,10 +26,6 @@ logger = logging.getLogger(__name__)
 _RECORDS_PER_PART = 1000
 # No network: an operator whose model or package is not on the disk fails, and says so.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-
-
-class EngineError(RuntimeError):
-    """An engine failed; the message has its reason."""
 
 
 def run_engine(
@@ -48,32 +44,34 @@ def run_engine(
         work_dir: where a temporary folder is made for the run, and removed; a Ray cluster must see it on all nodes.
 
     Raises:
-        EngineError: the engine failed.
+        OperatorError: the engine failed.
     """
-    with _folder(work_dir) as folder, _ray_folder(executor) as ray_folder:
+    with _folder(work_dir) as folder, _sockets_folder() as sockets:
         _write_records(columns, folder / "records")
         (folder / "notes").mkdir()
         job = {
             "executor": executor,
             "processes": processes or os.cpu_count() or 1,
-            "ray_folder": ray_folder,
+            "sockets": str(sockets),
             "steps": [(operator._name, asdict(step)) for operator, step in zip(operators, recipe.steps, strict=True)],
         }
         (folder / "job.json").write_text(json.dumps(job))
-        _run_process(executor, folder)
+        _run_process(executor, folder, sockets)
         return Outcome(_read_result(folder, columns), _read_notes(folder / "notes"))
 
 
-def _run_process(executor: str, folder: Path) -> None:
+def _run_process(executor: str, folder: Path, sockets: Path) -> None:
     environment = {
         **os.environ,
         **_OFFLINE,
-        "TMPDIR": str(folder),
+        "TMPDIR": str(sockets),
         "HF_DATASETS_CACHE": str(folder / "cache"),
         "PYTHONPATH": os.pathsep.join([str(Path(composer_replication.__file__).parent.parent), *_given_path()]),
     }
     if executor == "ray":
         environment["RAY_JOB"] = "1"  # how data-juicer's operators know, in the workers too
+        if not environment.get("RAY_ADDRESS"):
+            environment |= _own_cluster(sockets)
     log = folder / "log.txt"
     command = [sys.executable, "-m", "composer_replication.replaysim.engine_process", str(folder / "job.json")]
     with log.open("wb") as output:
@@ -93,7 +91,20 @@ def _run_process(executor: str, folder: Path) -> None:
             _kill_group(process)
     logger.debug("%s: %s", executor, log.read_text(errors="replace"))
     if code != 0:
-        raise EngineError(f"executor {executor!r} failed: {_reason(folder, code)}")
+        raise OperatorError(f"executor {executor!r} failed: {_reason(folder, code)}")
+
+
+def _own_cluster(folder: Path) -> dict[str, str]:
+    """A Ray cluster that listens on this machine alone, behind a password that it would else put in the home folder."""
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex())
+    # By this name: on these two systems it stays on 127.0.0.1 by itself, for the sake of their firewalls.
+    return {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+    }
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -136,7 +147,10 @@ def _read_result(folder: Path, columns: dict[str, list[Any]]) -> dict[str, list[
     if not path.exists():  # an engine with nothing left has no types for it either
         return {name: [] for name in columns}
     result: dict[str, list[Any]] = pyarrow.parquet.read_table(path).sort_by("index").to_pydict()
-    return result
+    return {
+        name: [json.loads(value) for value in values] if name.startswith("stats_") else values
+        for name, values in result.items()
+    }
 
 
 def _read_notes(folder: Path) -> list[Drop]:
@@ -158,13 +172,8 @@ def _folder(work_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _ray_folder(executor: str) -> Iterator[str | None]:
-    """Ray's sockets live here, and their paths may have no more than a hundred characters."""
-    if executor != "ray":
-        yield None
-        return
-    name = tempfile.mkdtemp(prefix="ray-", dir="/tmp" if os.name == "posix" else None)
-    try:
-        yield name
-    finally:
-        shutil.rmtree(name, ignore_errors=True)
+def _sockets_folder() -> Iterator[Path]:
+    """Where the processes of an engine meet: the path of a socket may have no more than a hundred characters."""
+    short = "/tmp" if os.access("/tmp", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="pairs-", dir=short, ignore_cleanup_errors=True) as name:
+        yield Path(name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +40,7 @@ def load_operators(recipe: Recipe) -> list[Any]:
         ValueError: an operator is unknown or not one for pairs, or an argument is wrong; names it and the recipe.
     """
     require_data_juicer()
-    with _untouched_log():
+    with _untouched_process():
         # An operator's constructor wants one function from within `core`, whose `__init__` imports all engines and Ray.
         _leave_unopened("data_juicer.core")
         operators = importlib.import_module("data_juicer.ops")
@@ -99,19 +101,27 @@ def no_installs() -> Iterator[None]:
 
 
 @contextmanager
-def _untouched_log() -> Iterator[None]:
-    """Keep data-juicer's hands off the process's log: importing it takes away every loguru sink and puts in its own.
+def _untouched_process() -> Iterator[None]:
+    """Keep data-juicer's hands off what belongs to the process while it is imported.
 
-    Its own messages are off from here on; `loguru.logger.enable("data_juicer")` brings them back.
+    It takes away every loguru sink and puts in its own; modules of it set up the root logger, at level INFO, add a
+    folder of the working directory to the import path, and draw random numbers. Its own messages are off from here on;
+    `loguru.logger.enable("data_juicer")` brings them back.
     """
     from loguru import logger
 
     logger.disable("data_juicer")
     vars(logger).update(add=lambda *_, **__: 0, remove=lambda *_, **__: None)
+    root = logging.getLogger()
+    handlers, level, path, numbers = root.handlers[:], root.level, sys.path[:], random.getstate()
     try:
         yield
     finally:
         del vars(logger)["add"], vars(logger)["remove"]
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        sys.path[:] = path
+        random.setstate(numbers)
 
 
 class _UnopenedPackage(ModuleType):

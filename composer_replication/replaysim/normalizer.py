@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -68,7 +67,7 @@ class DJNormalizer:
 
         Raises:
             ValueError: a pair lacks a key.
-            EngineError: an engine failed.
+            OperatorError: a RuntimeError; an operator or its engine failed.
         """
         records = list(to_records(pairs))
         if self.recipe is None:
@@ -99,7 +98,7 @@ class DJNormalizer:
         for row, index in enumerate(columns["index"]):
             stats: dict[str, dict[str, Any]] = {}
             for step in filters:
-                stats.setdefault(step.field, {}).update(json.loads(columns[f"stats_{step.position}"][row]))
+                stats.setdefault(step.field, {}).update(columns[f"stats_{step.position}"][row])
             metadata = {
                 "recipe": recipe.name,
                 "recipe_sha256": recipe.sha256,

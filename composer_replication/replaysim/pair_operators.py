@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,20 +27,13 @@ Columns = dict[str, list[Any]]
 
 INDEX = "index"
 TEXTS = ("chosen", "rejected")
+_PLAIN = frozenset((int, float, bool, str, type(None)))
 # Between the parts of a pair that a deduplicator compares as one text.
 _SEPARATOR = "\x1e"
 
 
-def _plain(value: Any) -> Any:
-    """A statistic of numpy's as JSON takes it."""
-    return value.item() if hasattr(value, "item") else str(value)
-
-
-_ENCODER = json.JSONEncoder(default=_plain)
-
-
 def stats_column(position: int) -> str:
-    """Where a filter's statistics stand, as JSON: engines would want one type for all records, and fill in nulls."""
+    """Where a filter's statistics stand; on engines as JSON: they would want one type for all, and fill in nulls."""
     return f"stats_{position}"
 
 
@@ -69,6 +63,14 @@ class _Step:
             with Path(self.notes, name).open("a", encoding="ascii") as file:
                 file.write(lines)
 
+    @contextmanager
+    def named_failures(self) -> Iterator[None]:
+        """A failure within says which step it was; engines do not."""
+        try:
+            yield
+        except Exception as error:
+            raise RuntimeError(f"{self.label} failed: {type(error).__name__}: {error}") from error
+
     def _inner_batch(self, samples: Mapping[str, Any]) -> Columns:
         """What the wrapped operator gets to see: nothing that a step before it has found out."""
         count = len(samples[INDEX])
@@ -89,23 +91,31 @@ class PairFilter(_Step, Filter):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.set_up(step, notes)
 
+    def measure(self, samples: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The wrapped operator's statistics of each record, in JSON's types on every engine."""
+        with self.named_failures():
+            stats = self.inner.compute_stats_batched(self._inner_batch(samples))[Fields.stats]
+        return [one if _PLAIN.issuperset(map(type, one.values())) else _plain(one) for one in stats]
+
+    def judge(self, samples: Mapping[str, Any], stats: list[dict[str, Any]]) -> list[bool]:
+        """Whether the wrapped operator keeps each record."""
+        batch = self._inner_batch(samples)
+        batch[Fields.stats] = stats
+        with self.named_failures():
+            if self.inner.is_batched_op():
+                return [bool(kept) for kept in self.inner.process_batched(batch)]
+            return [bool(self.inner.process_single(sample)) for sample in _rows(batch)]
+
     def compute_stats_batched(self, samples: Any, *args: Any, **kwargs: Any) -> Any:
-        stats = self.inner.compute_stats_batched(self._inner_batch(samples))[Fields.stats]
-        samples[stats_column(self.position)] = [_ENCODER.encode(one) for one in stats]
+        samples[stats_column(self.position)] = [json.dumps(one) for one in self.measure(samples)]
         return samples
 
     def process_batched(self, samples: Any) -> list[bool]:
-        given = samples[stats_column(self.position)]
-        batch = self._inner_batch(samples)
-        batch[Fields.stats] = [json.loads(one) for one in given]
-        if self.inner.is_batched_op():
-            keep = [bool(kept) for kept in self.inner.process_batched(batch)]
-        else:
-            rows = range(len(given))
-            keep = [bool(self.inner.process_single({name: batch[name][row] for name in batch})) for row in rows]
+        stats = [json.loads(one) for one in samples[stats_column(self.position)]]
+        keep = self.judge(samples, stats)
         self.note(
-            {"index": index, "stats": json.loads(stats)}
-            for index, stats, kept in zip(samples[INDEX], given, keep, strict=True)
+            {"index": index, "stats": one}
+            for index, one, kept in zip(samples[INDEX], stats, keep, strict=True)
             if not kept
         )
         return keep
@@ -117,7 +127,7 @@ class PairFilter(_Step, Filter):  # type: ignore[misc]
             for name, value in vars(self.inner).items()
             if name.startswith(("min_", "max_")) and isinstance(value, int | float) and not isinstance(value, bool)
         }
-        if len(stats) == 1 and not self.inner.reversed_range:
+        if len(stats) == 1:
             ((name, value),) = stats.items()
             lows = [bound for key, bound in bounds.items() if key.startswith("min_")]
             highs = [bound for key, bound in bounds.items() if key.startswith("max_")]
@@ -143,10 +153,15 @@ class PairMapper(_Step, Mapper):  # type: ignore[misc]
         self.set_up(step, notes)
 
     def process_batched(self, samples: Any, *args: Any, **kwargs: Any) -> Any:
-        made = self.inner.process_batched(self._inner_batch(samples))
-        if list(made[INDEX]) != list(samples[INDEX]):
-            count, made_count = len(samples[INDEX]), len(made[INDEX])
-            raise ValueError(f"{self.label} made {made_count} records of {count}; a mapper of pairs may change texts")
+        with self.named_failures():
+            batch = self._inner_batch(samples)
+            if self.inner.is_batched_op():
+                made = self.inner.process_batched(batch)
+            else:
+                rows = [self.inner.process_single(sample) for sample in _rows(batch)]
+                made = {name: [row[name] for row in rows] for name in (INDEX, *TEXTS)}
+            if list(made[INDEX]) != list(samples[INDEX]):
+                raise ValueError(f"{len(samples[INDEX])} records became {len(made[INDEX])}; it may only change texts")
         for name in TEXTS:
             samples[name] = list(made[name])
         return samples
@@ -174,8 +189,9 @@ class PairDeduplicator(_Step, Deduplicator):  # type: ignore[misc]
     def hash_of(self, sample: Mapping[str, Any]) -> str:
         """The wrapped operator's hash of a record."""
         text = {self.inner.text_key: text_of(self.field, sample)}
-        # The class's method: the instance's is wrapped once more, for records that are nested.
-        found: str = type(self.inner).compute_hash(self.inner, text)[HashKeys.hash]
+        with self.named_failures():
+            # The class's method: the instance's is wrapped once more, for records that are nested.
+            found: str = type(self.inner).compute_hash(self.inner, text)[HashKeys.hash]
         return found
 
     def duplicates(self, indices: Iterable[int], hashes: Iterable[str]) -> dict[int, int]:
@@ -214,10 +230,21 @@ class PairDeduplicator(_Step, Deduplicator):  # type: ignore[misc]
         return table.append_column(self.column, pyarrow.array(hashes, pyarrow.string()))
 
 
+def _rows(columns: Columns) -> Iterator[dict[str, Any]]:
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
 def _without(gone: frozenset[int], table: Any) -> Any:
     import pyarrow
 
     return table.filter(pyarrow.array([index not in gone for index in table[INDEX].to_pylist()], pyarrow.bool_()))
+
+
+def _plain(stats: dict[str, Any]) -> dict[str, Any]:
+    """Statistics as JSON gives them back; numpy's numbers become Python's."""
+    plain: dict[str, Any] = json.loads(json.dumps(stats, default=lambda value: value.tolist()))
+    return plain
 
 
 def _short(value: Any) -> str:

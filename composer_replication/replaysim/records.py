@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from composer_replication.histories import assistant_message
-from composer_replication.traces import Message, parse_action
+from composer_replication.teacher_replay.records import DPOPair
+from composer_replication.traces import Message, ToolCall, Turn, parse_action, parse_arguments, render_action
 
-_REQUIRED: Mapping[str, type | tuple[type, ...]] = {
+_REQUIRED: Mapping[str, type] = {
     "state_id": str,
     "state_messages": Sequence,
     "chosen": str,
     "rejected": str,
     "n_teachers_agreeing": int,
 }
+# Python takes these for the types above.
+_NOT_MEANT: Mapping[str, type | tuple[type, ...]] = {"state_messages": (str, bytes), "n_teachers_agreeing": bool}
 
 
 @dataclass
@@ -60,12 +63,13 @@ def to_records(pairs: Iterable[Mapping[str, Any]]) -> Iterator[PairRecord]:
     """
     digests = _StateDigests()
     for index, pair in enumerate(pairs):
-        _check(index, pair)
+        check_pair(pair, f"pair {index}")
+        messages = list(pair["state_messages"])
         yield PairRecord(
             index=index,
             state_id=pair["state_id"],
-            state=digests.of(pair["state_messages"]),
-            state_messages=list(pair["state_messages"]),
+            state=digests.of(messages),
+            state_messages=messages,
             chosen=_encodable(pair["chosen"]),
             rejected=_encodable(pair["rejected"]),
             chosen_messages=action_messages(pair["chosen"]),
@@ -73,6 +77,22 @@ def to_records(pairs: Iterable[Mapping[str, Any]]) -> Iterator[PairRecord]:
             n_teachers_agreeing=pair["n_teachers_agreeing"],
             extras={key: value for key, value in pair.items() if key not in _REQUIRED},
         )
+
+
+def check_pair(pair: Any, name: str) -> None:
+    """Require the keys of a `DPOPair`, and their types.
+
+    Raises:
+        ValueError: names the pair by `name`, and the key.
+    """
+    if not isinstance(pair, Mapping):
+        raise ValueError(f"{name} is no pair but {type(pair).__name__}; a pair has {', '.join(_REQUIRED)}")
+    for key, wanted in _REQUIRED.items():
+        if key not in pair:
+            raise ValueError(f"{name} lacks {key!r}; a pair has {', '.join(_REQUIRED)}")
+        value = pair[key]
+        if not isinstance(value, wanted) or isinstance(value, _NOT_MEANT.get(key, ())):
+            raise ValueError(f"{name}: {key!r} is of type {type(value).__name__}")
 
 
 def action_messages(action: str) -> list[Message]:
@@ -107,15 +127,27 @@ def normalized(
     )
 
 
-def _check(index: int, pair: Mapping[str, Any]) -> None:
-    if not isinstance(pair, Mapping):
-        raise ValueError(f"pair {index} is no mapping but {type(pair).__name__}")
-    for key, wanted in _REQUIRED.items():
-        if key not in pair:
-            raise ValueError(f"pair {index} lacks {key!r}; a pair has {', '.join(_REQUIRED)}")
-        value = pair[key]
-        if not isinstance(value, wanted) or (wanted is Sequence and isinstance(value, str | bytes)):
-            raise ValueError(f"pair {index} ({pair.get('state_id')}): {key!r} is {type(value).__name__}")
+def to_pair(pair: NormalizedDPOPair) -> DPOPair:
+    """A normalised pair as the flat one that it would come from."""
+    made: dict[str, Any] = {
+        "state_id": pair.state_id,
+        "state_messages": pair.state_messages,
+        "chosen": _action(pair.chosen_messages),
+        "rejected": _action(pair.rejected_messages),
+        "n_teachers_agreeing": pair.n_teachers_agreeing,
+        **pair.metadata.get("pair", {}),
+    }
+    return made  # type: ignore[return-value]
+
+
+def _action(messages: Sequence[Message]) -> str:
+    """The action that `action_messages` made these of."""
+    (message,) = messages
+    calls = [
+        ToolCall(call["id"], call["function"]["name"], *parse_arguments(call["function"]["arguments"]))
+        for call in message.get("tool_calls", ())
+    ]
+    return render_action(Turn("assistant", message["content"], tool_calls=calls))
 
 
 def _encodable(text: str) -> str:
@@ -128,19 +160,17 @@ def _encodable(text: str) -> str:
 
 
 class _StateDigests:
-    """Digests of histories. States of a trace share their messages: each message is read once."""
+    """Digests of histories. Those of a trace are each the beginning of the next: what they share is read once."""
 
     def __init__(self) -> None:
-        # By identity. The message is kept too, so that no new one can take its place in memory.
-        self._known: dict[int, tuple[Message, bytes]] = {}
+        self._messages: list[Message] = []
+        self._hash = hashlib.blake2b(digest_size=16)
 
-    def of(self, messages: Sequence[Message]) -> str:
-        return hashlib.blake2b(b"".join(map(self._message, messages)), digest_size=16).hexdigest()
-
-    def _message(self, message: Message) -> bytes:
-        known = self._known.get(id(message))
-        if known is None:
-            text = json.dumps(message, sort_keys=True, default=repr)
-            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-            known = self._known[id(message)] = (message, digest)
-        return known[1]
+    def of(self, messages: list[Message]) -> str:
+        known = len(self._messages)
+        if messages[:known] != self._messages:
+            self._hash, known = hashlib.blake2b(digest_size=16), 0
+        for message in messages[known:]:
+            self._hash.update(json.dumps(message, sort_keys=True, default=repr).encode() + b"\n")
+        self._messages = messages
+        return self._hash.hexdigest()

@@ -10,9 +10,10 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from composer_replication.teacher_replay.calls import Caller, CallRules, LedgerThread
+from composer_replication.teacher_replay.calls import Caller, CallRules
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.known_prompts import KnownPrompts
+from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.prices import to_nano
 from composer_replication.teacher_replay.prompts import PromptWriter
 from composer_replication.teacher_replay.redaction import new_redactor

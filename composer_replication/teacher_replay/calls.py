@@ -7,29 +7,24 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import random
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeGuard, TypeVar
 
+from composer_replication.teacher_replay.bills import believed, cost_of
 from composer_replication.teacher_replay.client import CallFailedError, Reply, TeacherClient
 from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
-from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, Ledger, NoRoom
-from composer_replication.teacher_replay.prices import Tokens, to_nano
+from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, NoRoom
+from composer_replication.teacher_replay.ledger_thread import LedgerThread
+from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.prompts import Prompt
 from composer_replication.teacher_replay.teachers import Teacher
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 # How often to look whether another process has given something back.
 _POLL_SECONDS = 0.2
 _LONGEST_BACKOFF = 60.0
-# A provider that counts tokens of its own, or a little more than it was asked for, is believed this far.
-_BELIEVED = 4
 
 
 @dataclass(frozen=True)
@@ -59,42 +54,6 @@ class Called:
     stopped: bool = False
     hopeless: bool = False
     tries: int = 0
-
-
-class LedgerThread:
-    """A ledger on a thread of its own: waiting for a lock or for the disk holds up no call.
-
-    What was handed over is done even if the task that waits for it is cancelled, and in the order it was handed over.
-    """
-
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
-        try:
-            self.ledger = self._thread.submit(Ledger, path).result()
-        except BaseException:
-            self._thread.shutdown()
-            raise
-
-    async def do(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
-        """Run a method of the ledger."""
-        future = asyncio.wrap_future(self._thread.submit(work, *arguments, **options))
-        return await asyncio.shield(future)
-
-    async def begin(self, *arguments: Any, **options: Any) -> Answer | Attempt | Busy | NoRoom:
-        """`Ledger.begin`; a call that is begun while its task is cancelled is given back."""
-        future = asyncio.wrap_future(self._thread.submit(self.ledger.begin, *arguments, **options))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            begun = await future
-            if isinstance(begun, Attempt):
-                await self.do(self.ledger.fail, begun, "cancelled before it was sent", "no")
-            raise
-
-    def close(self) -> None:
-        """Close the ledger, after what was handed over."""
-        self._thread.submit(self.ledger.close).result()
-        self._thread.shutdown()
 
 
 class Caller:
@@ -142,18 +101,24 @@ class Caller:
                 return Called(answer=begun, stored=True, tries=tries)
             if isinstance(begun, NoRoom):
                 return Called(no_room=True, tries=tries)
+            if self._pause_left(teacher) > 0:  # it asked to be left alone while this call waited for room
+                await self._ledger.do(self._ledger.ledger.fail, begun, "not sent: the endpoint asked to wait", "no")
+                self._notify()
+                continue
             tries += 1
             try:
                 reply = await self._client.ask(teacher, prompt.request(teacher.settings, known.marks(prompt, teacher)))
             except CallFailedError as failure:
                 error = str(failure)
-                cost = teacher.price.cost(failure.usage) if _is_possible(failure.usage, prompt) else None
-                await self._ledger.do(self._ledger.ledger.fail, begun, error, failure.billed, cost)
-                self._notify()
+                usage = believed(failure.usage, prompt, "", teacher.max_output_tokens)
+                cost = None if usage is None else teacher.price.cost(usage)
+                # Before the money is given back: whoever gets it has to wait as well.
                 if failure.after is not None:
                     self._pauses[teacher.slug] = max(
                         self._pauses.get(teacher.slug, 0.0), time.monotonic() + failure.after
                     )
+                await self._ledger.do(self._ledger.ledger.fail, begun, error, failure.billed, cost)
+                self._notify()
                 if not failure.retry or tries > self._rules.max_retries:
                     return Called(error=error, hopeless=failure.hopeless, tries=tries)
                 logger.info("%s: %s; trying again", teacher.slug, error)
@@ -201,18 +166,11 @@ class Caller:
         return max(0.0, self._pauses.get(teacher.slug, 0.0) - time.monotonic())
 
     def _priced(self, teacher: Teacher, prompt: Prompt, reply: Reply, worst_case: int) -> Answer:
-        """The answer with what it cost: what the provider says it billed, else the price of the tokens it reports, else
-        (it reports none, or none that can be) the worst case."""
-        price = teacher.price
-        usage = reply.usage if _is_believable(reply, prompt, teacher) else None
-        is_free = price.worst_case(1, 1) == 0
-        if reply.cost_usd is not None and (reply.cost_usd > 0 or is_free):
-            cost = to_nano(reply.cost_usd)
-        elif usage is not None:
-            cost = price.cost(usage)
-        else:
+        """The answer with what it cost."""
+        usage = believed(reply.usage, prompt, reply.text, teacher.max_output_tokens)
+        cost = cost_of(teacher.price, usage, reply.cost_usd, worst_case)
+        if usage is None and worst_case > 0:
             logger.warning("%s reports no usage that can be believed; the call counts as its worst case", teacher.slug)
-            cost = worst_case
         if cost > worst_case:
             logger.warning("%s billed more than its worst case: a limit of tokens was not kept", teacher.slug)
         return Answer(reply.text, reply.finish, usage or Tokens(), cost, reply.latency)
@@ -222,18 +180,6 @@ def call_key(teacher: Teacher, prompt: Prompt) -> str:
     """What tells calls apart: the teacher, the parameters, the tools and the messages."""
     identity = json.dumps([teacher.slug, teacher.settings, prompt.digest], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
-
-
-def _is_believable(reply: Reply, prompt: Prompt, teacher: Teacher) -> bool:
-    usage = reply.usage
-    if not _is_possible(usage, prompt):
-        return False
-    most = max(teacher.max_output_tokens, len(reply.text.encode("utf-8", "replace"))) * _BELIEVED
-    return (usage.completion > 0 or not reply.text) and usage.completion <= most
-
-
-def _is_possible(usage: Tokens | None, prompt: Prompt) -> TypeGuard[Tokens]:
-    return usage is not None and 0 < usage.prompt <= token_bound(prompt)
 
 
 def _backoff(tries: int, first: float) -> float:

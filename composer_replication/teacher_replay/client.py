@@ -131,11 +131,9 @@ class TeacherClient:
 
 
 def _lost(error: Exception, teacher: Teacher, timeout: float) -> CallFailedError:
-    """No complete response came. Only what failed before the request was out is surely free."""
-    never_sent = isinstance(
-        error,
-        httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | httpx2.WriteError | httpx2.WriteTimeout,
-    )
+    """No complete response came. Only what failed before there was a connection is surely free: what is written may go
+    out after the one who waited for it has given up."""
+    never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
     if isinstance(error, asyncio.TimeoutError | httpx2.TimeoutException) and not never_sent:
         reason = f"no answer within {timeout:g} seconds"
     else:

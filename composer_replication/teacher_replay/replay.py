@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from composer_replication.teacher_replay.calls import Called, Caller, CallRules, LedgerThread
+from composer_replication.teacher_replay.calls import Called, Caller, CallRules
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.families import model_family
 from composer_replication.teacher_replay.gating import Gate, GateChoice, gate_for
 from composer_replication.teacher_replay.known_prompts import KnownPrompts
+from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for
 from composer_replication.teacher_replay.prices import to_nano, to_usd
 from composer_replication.teacher_replay.prompts import Prompt, PromptWriter

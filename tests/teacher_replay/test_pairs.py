@@ -116,6 +116,14 @@ def test_a_comparer_of_ones_own() -> None:
     assert (pair["chosen"], pair["similarity"], pair["n_teachers_agreeing"]) == ("abc", 0.5, 2)
 
 
+def test_agreement_by_meaning() -> None:
+    first = '[TOOL_USE] name=Read input={"file_path": "a.py", "limit": 5}'
+    second = '[TOOL_USE] name=Read input={"limit": 5, "file_path": "./a.py"}'
+    assert extract_dpo_pairs([state("s")], rows("s", first, second)) == []
+    (pair,) = extract_dpo_pairs([state("s")], rows("s", first, second), agreement="action")
+    assert pair["chosen"] == first
+
+
 def test_histories_are_not_copied() -> None:
     turns = [Turn("user", "go"), Turn("assistant", "student"), Turn("user", "on"), Turn("assistant", "student")]
     states = list(Trace("t", turns, Source("f", "made_up")).states())

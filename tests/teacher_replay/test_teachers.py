@@ -35,7 +35,7 @@ def test_a_slug_is_enough_for_openrouter() -> None:
     assert (teacher.slug, teacher.model, teacher.base_url) == ("openai/gpt-5", "openai/gpt-5", OPENROUTER)
     assert teacher.price == listed_price("openai/gpt-5", None)
     assert (teacher.key_variable, teacher.concurrency, teacher.cache_control) == ("OPENROUTER_API_KEY", None, False)
-    assert teacher.settings == {"model": "openai/gpt-5", "max_tokens": 4096}
+    assert teacher.settings == {"model": "openai/gpt-5", "max_tokens": 8192}
 
 
 def test_the_default_teachers_resolve_to_their_listed_prices() -> None:
@@ -48,7 +48,7 @@ def test_the_default_teachers_resolve_to_their_listed_prices() -> None:
 def test_an_endpoint_of_ones_own_costs_nothing_and_needs_no_key() -> None:
     teacher = one(base_url=f"{LOCAL}/", model="a-model", parameters={"temperature": 0.5, "max_retries": 3})
     assert (teacher.base_url, teacher.key_variable, teacher.price) == (LOCAL, None, Price(0, 0, 0, 0))
-    assert teacher.settings == {"model": "a-model", "max_tokens": 4096, "temperature": 0.5, "max_retries": 3}
+    assert teacher.settings == {"model": "a-model", "max_tokens": 8192, "temperature": 0.5, "max_retries": 3}
 
 
 def test_openai_itself_wants_another_name_for_the_limit() -> None:

@@ -1,4 +1,4 @@
-"""Actions are the same if they do the same: the meaning of their calls decides, and without calls, that of their text."""
+"""Actions are the same if they do the same: what their calls do decides, and without calls, what their texts say."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from composer_replication.teacher_replay.agreement.tool_deeds import call_deeds
 from composer_replication.traces import parse_action
 
 _LONGEST_COMPARED = 4_000
+_NOT_QUITE = 0.99
 
 
 class ActionComparer:
@@ -31,19 +32,22 @@ class ActionComparer:
         self._fuzz = require("rapidfuzz.fuzz", "replay")
 
     def __call__(self, first: str, second: str, /) -> Comparison:
-        one, other = _parsed(first), _parsed(second)
+        # In one order: sameness is not transitive, so a search for equals could depend on where it begins.
+        one, other = _parsed(min(first, second)), _parsed(max(first, second))
         if one == other:
             return Comparison(True, 1.0)
         if one.has_calls != other.has_calls:
             return Comparison(False, 0.0)
         if not one.has_calls:
-            return likeness(one.text, other.text)
+            found = likeness(one.text, other.text)
+            return found if found.same else Comparison(False, min(found.similarity, _NOT_QUITE))
         alike = same_deeds(one.deeds, other.deeds)
         if alike is None and (one.deeds != one.single_changes or other.deeds != other.single_changes):
             alike = same_deeds(one.single_changes, other.single_changes)
         if alike is not None:
             return Comparison(True, alike)
-        return Comparison(False, self._fuzz.ratio(one.shown, other.shown) / 100)
+        # Only the beginnings are looked at, and what is not the same is not wholly alike.
+        return Comparison(False, min(self._fuzz.ratio(one.shown, other.shown) / 100, _NOT_QUITE))
 
     def __repr__(self) -> str:
         return "ActionComparer()"
@@ -58,14 +62,17 @@ class _Action:
     shown: str = ""
 
 
-@lru_cache(maxsize=2048)
+# A state is compared and done with: what is kept serves its own answers.
+@lru_cache(maxsize=256)
 def _parsed(action: str) -> _Action:
     turn = parse_action(action)
     if not turn.tool_calls:
         return _Action(False, turn.content)
     deeds = [one for call in turn.tool_calls for one in call_deeds(call)]
     singles = [part for one in deeds for part in _single_changes(one)]
-    shown = "\n".join(f"{call.name} {call.raw_arguments or call.arguments}"[:_LONGEST_COMPARED] for call in turn.tool_calls)
+    shown = "\n".join(
+        f"{call.name} {call.raw_arguments or call.arguments}"[:_LONGEST_COMPARED] for call in turn.tool_calls
+    )
     return _Action(True, "", tuple(deeds), tuple(singles), shown[:_LONGEST_COMPARED])
 
 

@@ -6,34 +6,42 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from composer_replication.teacher_replay.agreement.command_lines import Form
-from composer_replication.teacher_replay.agreement.command_meanings import sql_form
 from composer_replication.teacher_replay.agreement.paths import normal_path, normal_url
+from composer_replication.teacher_replay.agreement.shell.lines import Form
+from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
+from composer_replication.teacher_replay.agreement.wording import words_of
 
 # Said to whoever watches; nothing is done otherwise because of them.
 FOR_THE_READER = frozenset(
-    "description explanation justification thought thoughts reasoning security_risk activeForm active_form timeout "
-    "timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary".split()
+    words_of(
+        "description explanation justification thought thoughts reasoning security_risk activeForm "
+        "active_form timeout timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary"
+    )
 )
 _PATHS = frozenset(
-    "path paths file_path filepath file filename file_name notebook_path dir dir_path directory workdir cwd target_file "
-    "relative_path absolute_path folder".split()
+    words_of(
+        "path paths file_path filepath file filename file_name notebook_path dir dir_path directory workdir "
+        "cwd target_file relative_path absolute_path folder"
+    )
 )
-_PROSE = frozenset("prompt message question instructions summary body comment reason task plan".split())
-_STATEMENT = re.compile(r"\s*(?:select|insert|update|delete|with|create|alter|drop|explain|pragma)\b", re.IGNORECASE)
+_PROSE = frozenset(words_of("prompt message question instructions summary body comment reason task plan"))
+STATEMENT = re.compile(
+    r"\s*(?:select|explain|pragma|with\s+\w+\s+as|insert\s+into|update\s+\S+\s+set|delete\s+from|alter\s+table"
+    r"|(?:create|drop)\s+(?:unique\s+)?(?:table|index|view|database|schema))\s",
+    re.IGNORECASE,
+)
 _TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_", re.IGNORECASE)
 # What goes without saying, by tool (in lower case).
 _DEFAULTS: dict[str, dict[str, str]] = {
     "edit": {"replace_all": "false"},
     "taskoutput": {"block": "true"},
-    "bashoutput": {},
     "notebookedit": {"edit_mode": "replace", "cell_type": "code"},
-    "websearch": {},
+    "task": {"subagent_type": "general-purpose"},
     "list_files": {"path": "."},
     "search_dir": {"dir": ".", "dir_path": "."},
     "find_file": {"dir": ".", "dir_path": "."},
 }
-_SEARCH_TOOLS = frozenset("websearch web_search tool_search toolsearch google_web_search search_web".split())
+SEARCH_TOOLS = frozenset(words_of("websearch web_search tool_search toolsearch google_web_search search_web"))
 
 
 def argument_forms(tool: str, arguments: Mapping[str, Any]) -> tuple[Form, tuple[str, ...]]:
@@ -67,7 +75,7 @@ def _is_for_the_reader(key: str, tool: str, arguments: Mapping[str, Any]) -> boo
 
 def _is_prose(key: str, value: str, tool: str) -> bool:
     if key == "query":
-        return tool in _SEARCH_TOOLS
+        return tool in SEARCH_TOOLS
     return key in _PROSE or key in FOR_THE_READER
 
 
@@ -94,7 +102,7 @@ def _value(value: Any, key: str) -> object:
         return normal_path(value)
     if key == "url" or value.startswith(("http://", "https://")):
         return normal_url(value)
-    return sql_form(value) if _STATEMENT.match(value) else scalar(value.rstrip())
+    return sql_form(value) if STATEMENT.match(value) else scalar(value.rstrip())
 
 
 def scalar(value: Any) -> str:

@@ -7,14 +7,23 @@ import posixpath
 import re
 from functools import lru_cache
 
+from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.prose import likeness
+from composer_replication.teacher_replay.agreement.wording import words_of
 
-_HASH = frozenset("py pyi sh bash zsh rb yml yaml toml cfg ini mk env r pl conf tf dockerfile makefile".split())
-_SLASH = frozenset("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue".split())
-_DASH = frozenset("sql lua hs".split())
-_EITHER_QUOTE = frozenset("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml".split())
+_HASH = frozenset(
+    words_of(
+        "py pyi sh bash zsh rb yml yaml toml cfg ini mk env r pl conf tf dockerfile makefile ex exs jl nim cr ps1 "
+        "properties graphql gitignore dockerignore editorconfig"
+    )
+)
+_SLASH = frozenset(
+    words_of("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue")
+)
+_DASH = frozenset(words_of("sql lua hs"))
+_EITHER_QUOTE = frozenset(words_of("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml rb php html lua r sh bash"))
 # A single quote opens a string here only around one character.
-_CHARACTERS = frozenset("rs go c h cc cpp hpp java kt cs swift scala".split())
+_CHARACTERS = frozenset(words_of("rs go c h cc cpp hpp java kt cs swift scala"))
 _STRING = r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`'
 _QUOTED = r"'(?:\\.|[^'\\\n])*'"
 _CHARACTER = r"'(?:\\.|[^'\\\n])'"
@@ -35,6 +44,9 @@ _SIGNATURES = {
     "append_file": ("file_name", "content"),
 }
 
+_PATH_ARGUMENTS = ("path", "file_name", "filename", "dir_path", "file_path")
+_DEFAULTS: dict[str, object] = {"line_number": 1, "context_lines": 100, "dir_path": "."}
+
 
 def same_code(first: str, second: str, path: str = "") -> bool:
     """Whether two texts of one file do the same by their words."""
@@ -51,10 +63,10 @@ def same_comments(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     """Whether comments say the same; none says something else than some."""
     if first == second:
         return True
-    return bool(first) and bool(second) and likeness(" ".join(first), " ".join(second)).same
+    return bool(first) and bool(second) and likeness(" ".join(first), " ".join(second), is_aside=True).same
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def without_comments(text: str, path: str) -> tuple[str, tuple[str, ...]]:
     """Code with one kind of quotes and without comments, and the comments; lines keep their indent."""
     language = _language(path)
@@ -66,8 +78,8 @@ def without_comments(text: str, path: str) -> tuple[str, tuple[str, ...]]:
     comments: list[str] = []
 
     def replaced(found: re.Match[str]) -> str:
-        if found["string"] is None:
-            comments.append(found[0].strip("#/*-! \t\n"))
+        if found["string"] is None or _is_docstring(found, language):
+            comments.append(found[0].strip("#/*-<>!'\" \t\n"))
             return "\1"
         return _usual_quotes(found[0]) if language in _EITHER_QUOTE else found[0]
 
@@ -76,15 +88,21 @@ def without_comments(text: str, path: str) -> tuple[str, tuple[str, ...]]:
     return "\n".join(kept), tuple(comments)
 
 
+def _is_docstring(found: re.Match[str], language: str) -> bool:
+    """Whether a string says what the code around it does."""
+    before = found.string[: found.start()].rpartition("\n")[2]
+    return language in ("py", "pyi") and found[0].startswith(('"""', "'''")) and not before.strip()
+
+
 def _usual_quotes(string: str) -> str:
     inside = string[1:-1]
-    if string[0] == "'" and not string.startswith("'''") and not re.search(r"[\"'\\]|\$\{", inside):
+    if string[0] == "'" and not string.startswith("'''") and not re.search(r"[\"'\\$#`]", inside):
         return f'"{inside}"'
     return string
 
 
 def _language(path: str) -> str:
-    name = posixpath.basename(path).lower()
+    name = posixpath.basename(path).lower().replace(".ipynb", ".py")
     return name.rpartition(".")[2] if "." in name else name
 
 
@@ -93,6 +111,8 @@ def _comment_pattern(language: str) -> str | None:
         return r"#[^\n]*"
     if language in _SLASH:
         return r"//[^\n]*|/\*(?:.|\n)*?\*/"
+    if language in ("html", "xml", "svg"):
+        return r"<!--(?:.|\n)*?-->"
     if language == "css":
         return r"/\*(?:.|\n)*?\*/"
     return r"--[^\n]*" if language in _DASH else None
@@ -136,6 +156,8 @@ def _tree(code: str) -> ast.Module | None:
 
 
 def _name_arguments(call: ast.Call) -> None:
+    """Put names to the arguments of known functions, in one order; what is the default, or how a path is spelled, does
+    not count."""
     names = _SIGNATURES.get(call.func.id, ()) if isinstance(call.func, ast.Name) else ()
     if names and len(call.args) <= len(names):
         call.keywords = [
@@ -143,5 +165,15 @@ def _name_arguments(call: ast.Call) -> None:
             *call.keywords,
         ]
         call.args = []
+        for keyword in call.keywords:
+            value = keyword.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str) and keyword.arg in _PATH_ARGUMENTS:
+                keyword.value = ast.Constant(normal_path(value.value))
+        call.keywords = [
+            keyword
+            for keyword in call.keywords
+            if not isinstance(keyword.value, ast.Constant)
+            or _DEFAULTS.get(keyword.arg or "", keyword) != keyword.value.value
+        ]
     if all(keyword.arg is not None for keyword in call.keywords):
         call.keywords.sort(key=lambda keyword: keyword.arg or "")

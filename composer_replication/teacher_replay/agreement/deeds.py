@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from composer_replication.teacher_replay.agreement.code import same_code
-from composer_replication.teacher_replay.agreement.command_lines import Form
 from composer_replication.teacher_replay.agreement.edits import Edit, are_independent, same_edit
 from composer_replication.teacher_replay.agreement.paths import is_absolute
 from composer_replication.teacher_replay.agreement.prose import likeness
+from composer_replication.teacher_replay.agreement.shell.lines import Form
+
+# Beyond this, sequences are not searched for a common order.
+_MOST_DEEDS = 300
+NOTES = frozenset({"\0notes"})
+"""What a deed touches that only writes down what is to be done: nothing else depends on it."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +23,9 @@ class Deed:
 
     `local` has paths as they were written, `resolved` has them seen from `directory` (None: not known). `is_bound`
     says that the directory matters through these paths alone. `prose` and `code` are texts that may be worded
-    otherwise, `path` is the file that code belongs to, `edit` is set for a change of a file. `reads` says that nothing
-    is changed; `touches` are the paths that are read or changed, None if that may be anything.
+    otherwise; `is_query` says that words have no order, `path` is the file that code belongs to. `edit` is set for a
+    change of a file. `reads` says that nothing is changed; `touches` are the paths that are read or changed, None if
+    that may be anything.
     """
 
     local: Form
@@ -27,6 +33,7 @@ class Deed:
     directory: str | None = None
     is_bound: bool = False
     prose: tuple[str, ...] = ()
+    is_query: bool = False
     code: tuple[str, ...] = ()
     path: str = ""
     edit: Edit | None = None
@@ -51,7 +58,7 @@ def same_deed(first: Deed, second: Deed) -> float | None:
         return None
     likenesses = [1.0]
     for one, other in zip(first.prose, second.prose, strict=True):
-        found = likeness(one, other, as_request=True)
+        found = likeness(one, other, as_request=True, is_query=first.is_query)
         if not found.same:
             return None
         likenesses.append(found.similarity)
@@ -77,6 +84,8 @@ def same_deeds(first: Sequence[Deed], second: Sequence[Deed]) -> float | None:
     """
     if len(first) != len(second):
         return None
+    if len(first) > _MOST_DEEDS:
+        return 1.0 if first == second else None
     left = list(second)
     least = 1.0
     for one in first:
@@ -95,6 +104,8 @@ def same_deeds(first: Sequence[Deed], second: Sequence[Deed]) -> float | None:
 
 def _independent(first: Deed, second: Deed) -> bool:
     if first.reads and second.reads:
+        return True
+    if NOTES in (first.touches, second.touches) and first.touches != second.touches:
         return True
     if first.touches is None or second.touches is None:
         return False

@@ -14,12 +14,17 @@ _MOST_PLACES = 50
 
 @dataclass(frozen=True)
 class Edit:
-    """`old` becomes `new`, everywhere if `all_places`; `header` is a line that stands somewhere before it."""
+    """`old` becomes `new`, everywhere if `all_places`.
+
+    `header` is a line that stands somewhere before it. `in_each_line` says that every line is changed, or as much of
+    it as there is: text around it would make it another edit.
+    """
 
     old: str
     new: str
     all_places: bool = False
     header: str | None = None
+    in_each_line: bool = False
 
 
 def same_edit(first: Edit, second: Edit, path: str = "") -> bool:
@@ -33,15 +38,29 @@ def same_edit(first: Edit, second: Edit, path: str = "") -> bool:
     for comments, other_ones in zip(one_comments, other_comments, strict=True):
         if not same_comments(comments, other_ones):
             return False
-    if first.all_places:
+    if first.all_places or (first.in_each_line and second.in_each_line):
+        one, other = _without_end(one), _without_end(other)
         return (one.old, one.new) == (other.old, other.new)
-    return _headers_meet(one, other) and (_same_change(one, other) or _contains(one, other) or _contains(other, one))
+    if not _headers_meet(one, other):
+        return False
+    return _same_effect(_without_end(one), _without_end(other)) or _same_effect(one, other)
+
+
+def _same_effect(first: Edit, second: Edit) -> bool:
+    return _same_change(first, second) or _contains(first, second) or _contains(second, first)
+
+
+def _without_end(edit: Edit) -> Edit:
+    """An edit without closing newlines, which are left out or put in as it happens."""
+    return replace(edit, old=edit.old.rstrip("\n"), new=edit.new.rstrip("\n"))
 
 
 def are_independent(first: Edit, second: Edit) -> bool:
     """Whether two edits of one file may change places."""
     texts = [(first.old, second.old), (first.old, second.new), (second.old, first.new)]
-    return all(part and whole is not None and part not in whole for part, whole in texts) and second.old not in first.old
+    return (
+        all(part and whole is not None and part not in whole for part, whole in texts) and second.old not in first.old
+    )
 
 
 def single_changes(edit: Edit) -> Iterator[Edit]:
@@ -71,12 +90,12 @@ def single_changes(edit: Edit) -> Iterator[Edit]:
 
 
 def _code_only(edit: Edit, path: str) -> tuple[Edit, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The edit without comments and closing newlines, and the comments that it adds and takes away."""
+    """The edit without comments, and the comments that it adds and takes away."""
     old, old_comments = without_comments(edit.old, path)
     new, new_comments = without_comments(edit.new, path)
     added = tuple(comment for comment in new_comments if comment not in old_comments)
     removed = tuple(comment for comment in old_comments if comment not in new_comments)
-    return replace(edit, old=old.rstrip("\n"), new=new.rstrip("\n")), (added, removed)
+    return replace(edit, old=old, new=new), (added, removed)
 
 
 def _headers_meet(first: Edit, second: Edit) -> bool:
@@ -90,9 +109,9 @@ def _same_change(first: Edit, second: Edit) -> bool:
     for from_start in (True, False):
         before, old, new, after = _trimmed(first, from_start=from_start)
         other_before, other_old, other_new, other_after = _trimmed(second, from_start=from_start)
-        if (old, new) == (other_old, other_new) and (old or new):
-            if _ends_alike(before, other_before) and _begins_alike(after, other_after):
-                return True
+        is_one_change = (old, new) == (other_old, other_new) and bool(old or new)
+        if is_one_change and _ends_alike(before, other_before) and _begins_alike(after, other_after):
+            return True
     return False
 
 

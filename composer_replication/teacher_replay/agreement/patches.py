@@ -45,6 +45,13 @@ def write_deed(path: str, content: str, directory: str | None = None) -> Deed:
     return Deed(local, resolved, directory, is_bound=True, path=where, code=(content,), touches=frozenset({where}))
 
 
+def move_deed(source: str, target: str, directory: str | None = None) -> Deed:
+    """A file moved, or given another name."""
+    seen = (seen_from(directory, source), seen_from(directory, target))
+    local = ("move", seen_from(None, source), seen_from(None, target))
+    return Deed(local, ("move", *seen), directory, is_bound=True, touches=frozenset(seen))
+
+
 def _sections(lines: Sequence[str]) -> Iterator[list[str]]:
     section: list[str] = []
     for line in lines:
@@ -74,13 +81,11 @@ def _section_deeds(section: list[str], directory: str | None) -> Iterator[Deed]:
         yield from _edits(path, body, directory)
         for line in body:
             if (moved := _MOVE.match(line)) is not None:
-                target = seen_from(directory, moved[1].strip())
-                local = ("move", seen_from(None, path), seen_from(None, moved[1].strip()))
-                yield Deed(local, ("move", where, target), directory, is_bound=True, touches=frozenset({where, target}))
+                yield move_deed(path, moved[1].strip(), directory)
 
 
 def _unified(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    path, body = "", []
+    path, body = "", list[str]()
     for line in lines:
         if (found := _UNIFIED_FILE.match(line)) is not None:
             path, body = found[1], []

@@ -31,9 +31,12 @@ def seen_from(directory: str | None, path: str) -> str:
 
 
 def normal_url(url: str) -> str:
-    """A URL without a trailing slash or fragment, scheme and host in lower case."""
+    """A URL without a trailing slash or fragment, scheme and host in lower case, what it asks in one order."""
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         return url.strip()
-    host, slash, path = rest.partition("#")[0].partition("/")
-    return f"{scheme.lower()}://{host.lower()}{slash}{path}".rstrip("/")
+    host, _, path = rest.partition("#")[0].partition("/")
+    path, question, query = path.partition("?")
+    host = host.lower().removesuffix({"http": ":80", "https": ":443"}.get(scheme.lower(), ""))
+    asked = "&".join(sorted(query.split("&")))
+    return f"{scheme.lower()}://{host}/{path}".rstrip("/") + question + asked

@@ -7,161 +7,130 @@ words that carry content.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
 
 from composer_replication._optional import require
 from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.agreement.wording import (
-    DIRECTIONS,
-    LITTLE_WORDS,
-    NEGATIONS,
-    NUMBERS,
-    are_opposite,
-    is_word,
-    meaning,
-)
+from composer_replication.teacher_replay.agreement.sentences import Text, taken_apart
+from composer_replication.teacher_replay.agreement.wording import FUNCTION_WORDS, are_opposite, meaning
 
-# One side says more than the other: what both say must outweigh it. Each says something of its own: much more so.
-_ALIKE_ENOUGH = 0.6
-_ALIKE_ENOUGH_DIFFERING = 0.75
+# How much of what both say must be common. In a short text every word weighs; if no name holds two texts together and
+# each has words of its own, these may be the point.
+_ALIKE_ENOUGH = 0.65
+_ALIKE_ENOUGH_IF_SHORT = 0.75
+_ALIKE_ENOUGH_WITHOUT_NAMES = 0.8
+_ALIKE_ENOUGH_ASIDE = 0.5
+_FEW_WORDS = 4
+# So many words in a row that only one side has are a statement of their own.
+_STATEMENT = 3
 # From here on two texts are one sentence with words exchanged, and not two sentences.
 _ONE_SENTENCE = 0.6
-_MOST_WORDS = 4_000
 _LONGEST = 20_000
 
-_FENCE = re.compile(r"```[\w+-]*\n?(.*?)```", re.DOTALL)
-_SPAN = re.compile(r"`([^`\n]+)`")
-_HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\*\*[^*]{1,40}\*\*:?)\s*$", re.MULTILINE)
-_TOKEN = re.compile(r"[^\s`*,;!?()\[\]{}\"“”]+")
-_CLAUSE_END = re.compile(r"[.,;:!?]$")
-_CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}|^(?:None|True|False|NULL|null|nil)$")
 
-
-@dataclass(frozen=True)
-class _Text:
-    """A text taken apart: its tokens in lower case, the meanings of those that carry content, the names among them,
-    how often it negates, whether it asks."""
-
-    tokens: tuple[str, ...]
-    content: tuple[str, ...]
-    names: frozenset[str]
-    negations: int
-    asks: bool
-    directions: frozenset[tuple[str, str]]
-
-
-def likeness(first: str, second: str, *, as_request: bool = False) -> Comparison:
+def likeness(
+    first: str, second: str, *, as_request: bool = False, is_query: bool = False, is_aside: bool = False
+) -> Comparison:
     """Whether two texts say the same, and how alike they are.
 
-    `as_request`: they are prompts or queries, for which "How is it done?" and "Tell me how it is done." are one.
+    `as_request`: they are prompts, for which "How is it done?" and "Tell me how it is done." are one. `is_query`: they
+    are queries, whose words have no order. `is_aside`: they are comments of the same code, which says most of it.
     """
     if first.split() == second.split():
         return Comparison(True, 1.0)
     fuzz = require("rapidfuzz.fuzz", "replay")
     if max(len(first), len(second)) > _LONGEST:
         return Comparison(False, fuzz.ratio(first[:_LONGEST], second[:_LONGEST]) / 100)
-    one, other = _text(first), _text(second)
-    distance = require("rapidfuzz.distance", "replay")
-    alike: float = distance.Indel.normalized_similarity(sorted(one.content), sorted(other.content))
+    one, other = taken_apart(first), taken_apart(second)
     if not one.content or not other.content:
         # Nothing but little words: "Yes." against "OK, go on." cannot be told apart by them.
-        alike = fuzz.ratio(" ".join(one.tokens), " ".join(other.tokens)) / 100
-        return Comparison(alike == 1.0 and one.negations == other.negations, alike)
-    same = _may_say_the_same(one, other, as_request=as_request) and _is_alike_enough(one, other, alike)
+        alike: float = fuzz.ratio(" ".join(one.tokens), " ".join(other.tokens)) / 100
+        return Comparison(one.tokens == other.tokens and one.asks == other.asks, alike)
+    distance = require("rapidfuzz.distance", "replay")
+    alike = distance.Indel.normalized_similarity(sorted(one.content), sorted(other.content))
+    if is_aside:
+        return Comparison(_may_say_the_same(one, other) and alike >= _ALIKE_ENOUGH_ASIDE, alike)
+    same = (
+        (as_request or is_query or one.asks == other.asks)
+        and _may_say_the_same(one, other)
+        and _is_alike_enough(one, other, alike)
+        and not _exchanges(one, other, is_query=is_query)
+        and not _stand_in(one.content, other.content)
+    )
     return Comparison(same, alike)
 
 
-def _may_say_the_same(one: _Text, other: _Text, *, as_request: bool) -> bool:
-    if one.negations != other.negations or (one.asks != other.asks and not as_request):
+def _may_say_the_same(one: Text, other: Text) -> bool:
+    """Whether nothing that must be the same differs."""
+    if one.negations != other.negations or one.restrictions != other.restrictions:
         return False
     if not one.names <= set(other.tokens) or not other.names <= set(one.tokens):
         return False
-    turned = {(name, direction) for name, direction in one.directions ^ other.directions}
     named_twice = {name for name, _ in one.directions} & {name for name, _ in other.directions}
-    if any(name in named_twice for name, _ in turned):
+    if any(name in named_twice for name, _ in one.directions ^ other.directions):
         return False
-    return not _swaps(one.content, other.content)
-
-
-def _swaps(first: Sequence[str], second: Sequence[str]) -> bool:
-    """Whether "a does b" became "b does a"."""
-    threes = set(zip(first, first[1:], first[2:], strict=False))
-    others = set(zip(second, second[1:], second[2:], strict=False))
-    return any((c, b, a) in others and (c, b, a) not in threes and a != c for a, b, c in threes)
-
-
-def _is_alike_enough(one: _Text, other: _Text, alike: float) -> bool:
-    mine, theirs = Counter(one.content), Counter(other.content)
-    only_mine, only_theirs = set(mine) - set(theirs), set(theirs) - set(mine)
-    if not only_mine or not only_theirs:
-        return alike >= _ALIKE_ENOUGH
-    if any(are_opposite(a, b) for a in only_mine for b in only_theirs):
+    if one.cause and other.cause and 2 * len(one.cause & other.cause) < min(len(one.cause), len(other.cause)):
         return False
-    return alike >= _ALIKE_ENOUGH_DIFFERING and not _exchanges(one, other, only_mine, only_theirs)
+    mine, theirs = set(map(meaning, one.tokens)), set(map(meaning, other.tokens))
+    return not any(are_opposite(a, b) for a in mine - theirs for b in theirs - mine)
 
 
-def _exchanges(one: _Text, other: _Text, only_mine: set[str], only_theirs: set[str]) -> bool:
-    """Whether the texts are one sentence in which a word with content is exchanged."""
-    distance = require("rapidfuzz.distance", "replay")
-    mine, theirs = [meaning(token) for token in one.tokens], [meaning(token) for token in other.tokens]
-    if distance.Indel.normalized_similarity(mine, theirs) < _ONE_SENTENCE:
-        return False
-    for step in distance.Levenshtein.opcodes(mine, theirs):
-        gone, come = mine[step.src_start : step.src_end], theirs[step.dest_start : step.dest_end]
-        if step.tag == "replace" and only_mine & set(gone) and only_theirs & set(come):
+def _is_alike_enough(one: Text, other: Text, alike: float) -> bool:
+    mine, theirs = set(one.content), set(other.content)
+    enough = _ALIKE_ENOUGH
+    if min(len(one.content), len(other.content)) < _FEW_WORDS:
+        enough = _ALIKE_ENOUGH_IF_SHORT
+    if not one.names and mine - theirs and theirs - mine:
+        enough = _ALIKE_ENOUGH_WITHOUT_NAMES
+    return alike >= enough and not _adds(one.content, theirs) and not _adds(other.content, mine)
+
+
+def _adds(content: Sequence[str], known: set[str]) -> bool:
+    """Whether a text says something of its own beside what the other says."""
+    run = 0
+    for word in content:
+        run = 0 if word in known else run + 1
+        if run == _STATEMENT:
             return True
     return False
 
 
-@lru_cache(maxsize=4096)
-def _text(text: str) -> _Text:
-    asks = text.rstrip().endswith("?")
-    text = _HEADING.sub(" ", text)
-    spans = [*_FENCE.findall(text), *_SPAN.findall(_FENCE.sub(" ", text))]
-    quoted = {_usual(token) for span in spans for token in _TOKEN.findall(span)}
-    tokens: list[str] = []
-    names: set[str] = set()
-    negations = 0
-    for found in _TOKEN.findall(_FENCE.sub(r" \1 ", text))[:_MOST_WORDS]:
-        whole = _trimmed(found)
-        if not whole:
+def _stand_in(content: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a word stands where the other text has another one: between the same two words."""
+    common = set(content) & set(other)
+
+    def places(words: Sequence[str]) -> set[tuple[str, str]]:
+        threes = zip(words, words[1:], words[2:], strict=False)
+        return {(a, c) for a, b, c in threes if a in common and c in common and b not in common}
+
+    return bool(places(content) & places(other))
+
+
+def _exchanges(one: Text, other: Text, *, is_query: bool) -> bool:
+    """Whether the texts are one sentence in which words are exchanged, for others or for each other."""
+    distance = require("rapidfuzz.distance", "replay")
+    # In one order: where several alignments are as short, which is found depends on it.
+    one, other = sorted((one, other), key=lambda text: text.tokens)
+    mine, theirs = [meaning(token) for token in one.tokens], [meaning(token) for token in other.tokens]
+    if distance.Indel.normalized_similarity(mine, theirs) < _ONE_SENTENCE:
+        return False
+    only_mine, only_theirs = set(mine) - set(theirs) - FUNCTION_WORDS, set(theirs) - set(mine) - FUNCTION_WORDS
+    moved: set[tuple[str, str]] = set()
+    for step in distance.Levenshtein.opcodes(mine, theirs):
+        if step.tag != "replace":
             continue
-        for part in whole.split("-") if re.fullmatch(r"[A-Za-z]+(?:-[A-Za-z]+)+", whole) else [whole]:
-            token = _usual(part)
-            negations += token in NEGATIONS or token.endswith("n't")
-            tokens.append(token)
-            if _is_name(part) or token in quoted:
-                names.add(token)
-    content = [
-        token if token in names and not is_word(token) else meaning(token)
-        for token in tokens
-        if token in names or token not in LITTLE_WORDS
-    ]
-    return _Text(tuple(tokens), tuple(content), frozenset(names), negations, asks, _directions(tokens, names))
+        gone, come = mine[step.src_start : step.src_end], theirs[step.dest_start : step.dest_end]
+        if only_mine & set(gone) and only_theirs & set(come):
+            return True
+        moved |= {(a, b) for a in gone for b in come if a not in FUNCTION_WORDS and b not in FUNCTION_WORDS}
+    swaps = any((b, a) in moved for a, b in moved)
+    return swaps and not is_query and not _is_choice(mine, theirs)
 
 
-def _trimmed(token: str) -> str:
-    token = token.replace("’", "'").strip("'<>").rstrip(".:")
-    return token.removesuffix("()")
-
-
-def _usual(token: str) -> str:
-    token = _trimmed(token).lower()
-    return NUMBERS.get(token, token)
-
-
-def _is_name(token: str) -> bool:
-    """Numbers, paths, options, identifiers: what must not be exchanged for anything else."""
-    if token.lower() in NUMBERS or _CAMEL.search(token):
-        return True
-    return not is_word(token) and any(character.isalnum() for character in token) and not token.endswith(("'t", "'ve"))
-
-
-def _directions(tokens: Sequence[str], names: set[str]) -> frozenset[tuple[str, str]]:
-    """Names that stand behind "from", "to" and the like: 30 to 300 is not 300 to 30."""
-    return frozenset((name, word) for word, name in pairwise(tokens) if word in DIRECTIONS and name in names)
+def _is_choice(mine: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Whether only the two sides of an "or" or "and" have changed places."""
+    if sorted(mine) != sorted(theirs):
+        return False
+    changed = [place for place, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b]
+    between = mine[changed[0] + 1 : changed[-1]]
+    return len(changed) == 2 and bool(between) and set(between) <= {"or", "and", "the", "a"}

@@ -3,30 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from composer_replication.teacher_replay.agreement.arguments import FOR_THE_READER, argument_forms, scalar
+from composer_replication.teacher_replay.agreement.arguments import (
+    FOR_THE_READER,
+    SEARCH_TOOLS,
+    STATEMENT,
+    argument_forms,
+    scalar,
+)
 from composer_replication.teacher_replay.agreement.code import python_call, python_form
-from composer_replication.teacher_replay.agreement.deeds import Deed, deed
+from composer_replication.teacher_replay.agreement.deeds import NOTES, Deed, deed
 from composer_replication.teacher_replay.agreement.edits import Edit
 from composer_replication.teacher_replay.agreement.patches import edit_deed, is_patch, patch_deeds, write_deed
 from composer_replication.teacher_replay.agreement.paths import normal_path
-from composer_replication.teacher_replay.agreement.searches import FILE_TYPES, files_form, search_form
-from composer_replication.teacher_replay.agreement.shell import line_edit, shell_deeds
-from composer_replication.teacher_replay.agreement.views import Lines, view_form
+from composer_replication.teacher_replay.agreement.shell.deeds import line_edit, shell_deeds
+from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
+from composer_replication.teacher_replay.agreement.shell.searches import (
+    FILE_TYPES,
+    extended_pattern,
+    files_form,
+    search_form,
+)
+from composer_replication.teacher_replay.agreement.shell.views import Lines, view_form
+from composer_replication.teacher_replay.agreement.wording import words_of
 from composer_replication.traces import ToolCall
 
 _SHELL_TOOLS = frozenset(
-    "bash shell shell_command execute_bash exec_command run_command run_shell_command run_terminal_cmd local_shell "
-    "terminal execute_command container.exec".split()
+    words_of(
+        "bash shell shell_command execute_bash exec_command run_command run_shell_command run_terminal_cmd "
+        "local_shell terminal execute_command container.exec"
+    )
 )
-_READ_TOOLS = frozenset("read read_file readfile view view_file cat".split())
-_WRITE_TOOLS = frozenset("write write_file writefile create_file".split())
-_NOTEBOOKS = frozenset("execute_ipython_cell ipython python jupyter run_python".split())
+_DIRECTORY_KEYS = ("workdir", "cwd", "working_directory", "dir_path")
+_NOT_PERMISSIONS = ("command", "cmd", "action", "type", "shell", "login", *_DIRECTORY_KEYS)
+_READ_TOOLS = frozenset(words_of("read read_file readfile view view_file cat"))
+_WRITE_TOOLS = frozenset(words_of("write write_file writefile create_file"))
+_NOTEBOOKS = frozenset(words_of("execute_ipython_cell ipython python jupyter run_python"))
 _PATH_KEYS = ("file_path", "path", "absolute_path", "target_file", "filename", "file", "file_name")
 _CHANGE_KEYS = (("old_string", "new_string"), ("old_str", "new_str"), ("to_replace", "new_content"))
-_READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?fetch|open|show|ls)", re.IGNORECASE)
+_READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?fetch|show|ls)", re.IGNORECASE)
 
 
 def call_deeds(call: ToolCall) -> list[Deed]:
@@ -35,7 +53,7 @@ def call_deeds(call: ToolCall) -> list[Deed]:
         return _raw_deeds(call.name, call.raw_arguments)
     name = call.name.lower()
     arguments = {key: value for key, value in call.arguments.items() if value is not None}
-    for reader in (_shell, _edit, _read, _write, _search, _files, _notebook, _patch, _line_edit):
+    for reader in (_shell, _edit, _read, _write, _search, _file_search, _files, _notebook, _patch, _line_edit):
         found = reader(name, arguments)
         if found is not None:
             return found
@@ -43,13 +61,32 @@ def call_deeds(call: ToolCall) -> list[Deed]:
 
 
 def _any_call(name: str, arguments: Mapping[str, Any]) -> Deed:
-    form, prose = argument_forms(name, arguments)
-    return deed("call", name, form, prose=prose, reads=bool(_READS.match(name)))
+    name = {"agent": "task"}.get(name, name)
+    code = (source,) if isinstance(source := arguments.get("new_source"), str) else ()
+    others = {key: value for key, value in arguments.items() if not code or key != "new_source"}
+    form, prose = argument_forms(name, others)
+    touches = NOTES if name in ("todowrite", "update_plan") else None
+    path = _text(arguments, "notebook_path") or ""
+    # Sub-agents that are started together run side by side.
+    reads = bool(_READS.match(name)) or name == "task"
+    return deed(
+        "call",
+        name,
+        form,
+        prose=prose,
+        is_query=name in SEARCH_TOOLS,
+        code=code,
+        path=path,
+        reads=reads,
+        touches=touches,
+    )
 
 
 def _raw_deeds(name: str, text: str) -> list[Deed]:
     if is_patch(text):
         return patch_deeds(text)
+    if STATEMENT.match(text):
+        return [deed("call", name.lower(), "raw", sql_form(text))]
     # White space in a broken call stands between JSON's marks; in a query it parts words.
     shown = re.sub(r"\s+", "" if text.lstrip().startswith(("{", "[")) else " ", text).strip()
     return [deed("call", name.lower(), "raw", shown)]
@@ -69,28 +106,25 @@ def _number(value: Any) -> int | None:
 
 
 def _shell(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    if isinstance(action := arguments.get("action"), dict):
+        arguments = {**arguments, **action}
     command = arguments.get("command", arguments.get("cmd"))
     if name not in _SHELL_TOOLS or not isinstance(command, str | list):
         return None
-    directory = _text(arguments, "workdir", "cwd", "working_directory", "dir_path")
+    directory = _text(arguments, *_DIRECTORY_KEYS)
     others = {
         key: value
         for key, value in arguments.items()
-        if key not in ("command", "cmd", "workdir", "cwd", "working_directory", "dir_path", *FOR_THE_READER)
-        and scalar(value) not in ("false", "[]", "{}")
+        if key not in _NOT_PERMISSIONS and key not in FOR_THE_READER and scalar(value) not in ("false", "[]", "{}")
     }
+    in_background = scalar(others.pop("run_in_background", False)) == "true"
     form, _ = argument_forms(name, others)
     if isinstance(command, list):
         command = _joined([str(word) for word in command])
-    found = shell_deeds(command, None if directory is None else normal_path(directory))
-    if not form:
-        return found
-    return [
-        Deed(
-            (*one.local, form), (*one.resolved, form), one.directory, one.is_bound, one.prose, one.code, one.path, one.edit
-        )
-        for one in found
-    ]
+    where = None if directory is None else normal_path(directory)
+    found = shell_deeds(command, where, in_background=in_background)
+    # Permissions, input for a running process: whatever else is said makes it another call.
+    return [replace(one, local=(*one.local, form), resolved=(*one.resolved, form)) for one in found] if form else found
 
 
 def _joined(words: list[str]) -> str:
@@ -174,7 +208,11 @@ def _write(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
 def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     pattern = _text(arguments, "pattern")
     keys = ("pattern", "path", "glob", "type", "output_mode", "-A", "-B", "-C", "-n", "-i", "multiline", "head_limit")
-    if name not in ("grep", "search_file_content") or pattern is None or not _only(arguments, *keys, "offset", "context"):
+    if (
+        name not in ("grep", "search_file_content")
+        or pattern is None
+        or not _only(arguments, *keys, "offset", "context")
+    ):
         return None
     around = _number(arguments.get("-C", arguments.get("context", 0))) or 0
     globs = [arguments["glob"]] if isinstance(arguments.get("glob"), str) else []
@@ -195,10 +233,27 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     return [deed(*form, reads=True, touches=frozenset({path}))]
 
 
+def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+    text, file = _text(arguments, "search_term"), _text(arguments, "file", "file_path")
+    if (
+        name != "search_file"
+        or text is None
+        or file is None
+        or not _only(arguments, "search_term", "file", "file_path")
+    ):
+        return None
+    path = normal_path(file)
+    return [deed(*search_form(extended_pattern(text, "fixed"), [path]), reads=True, touches=frozenset({path}))]
+
+
 def _files(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     path = normal_path(_text(arguments, "path", "dir_path") or ".")
     if name == "glob" and (pattern := _text(arguments, "pattern")) is not None and _only(arguments, "pattern", "path"):
         return [deed(*files_form(pattern, path), reads=True, touches=frozenset({path}))]
+    if name == "find_file" and (file := _text(arguments, "file_name")) is not None:
+        folder = normal_path(_text(arguments, "dir", "dir_path") or ".")
+        if _only(arguments, "file_name", "dir", "dir_path"):
+            return [deed(*files_form(f"**/{file}", folder), reads=True, touches=frozenset({folder}))]
     if name in ("ls", "list_directory", "list_dir") and _only(arguments, "path", "dir_path"):
         return [deed("ls", (), (path,), (), (), None, None, reads=True, touches=frozenset({path}))]
     return None
@@ -208,11 +263,21 @@ def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     code = _text(arguments, "code")
     if name not in _NOTEBOOKS or code is None or not _only(arguments, "code"):
         return None
+    lines = [line.strip() for line in code.strip().splitlines() if line.strip()]
+    if lines and lines[0] in ("%%bash", "%%sh", "%%shell"):
+        return shell_deeds(code.strip().partition("\n")[2])
+    if lines and all(line.startswith(("!", "%pip ", "%cd ")) for line in lines):
+        return shell_deeds("\n".join(line[1:] for line in lines))
     called = python_call(code)
     if called is not None and called[0] == "edit_file_by_replace":
         change = _change(called[1])
         if change is not None and isinstance(path := called[1].get("file_name"), str):
             return [edit_deed(path, change)]
+    if called is not None and called[0] == "append_file":
+        path, content = called[1].get("file_name"), called[1].get("content")
+        if isinstance(path, str) and isinstance(content, str) and len(called[1]) == 2:
+            where = normal_path(path)
+            return [deed("append", where, code=(content,), path=where, touches=frozenset({where}))]
     return [deed("notebook", python_form(code) or code.strip())]
 
 
@@ -226,9 +291,11 @@ def _patch(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
 def _line_edit(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     text = _text(arguments, "replacement_text")
     start, stop = _number(arguments.get("start_line")), _number(arguments.get("end_line"))
-    if text is None or start is None or stop is None or not _only(arguments, "replacement_text", "start_line", "end_line"):
+    if (
+        text is None
+        or start is None
+        or stop is None
+        or not _only(arguments, "replacement_text", "start_line", "end_line")
+    ):
         return None
     return [line_edit(start, stop, text)]
-
-
-Reader = Callable[[str, Mapping[str, Any]], "list[Deed] | None"]

@@ -5,18 +5,36 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+
+def words_of(text: str) -> list[str]:
+    """The words of a table that is written as text."""
+    return text.split()
+
+
+def _lines(table: str) -> list[str]:
+    return table.strip().splitlines()
+
+
 _LITTLE = """
-a an the this that these those it its they them their there here he she we us our i me my mine you your
-is are was were be been being am do does did doing done have has had having will would shall should can could may might
-must let lets get got getting go goes going gone come comes want wants wanted like likes please need needs needed
-and or but so then than if else while because since as for of in on at by with to from into onto about over under up
-down out off per via also too just only even still yet already currently now soon later once again ever well moment
-which what who whom whose how why where when some any such very more most much many few both either own same other
-another anywhere somewhere everywhere ok okay sure yes great perfect alright right i've i'll i'd i'm you'd it's that's
-there's let's we'll we've don't doesn't didn't isn't aren't wasn't weren't can't won't cannot not no never nothing none
-nobody neither nor without one tell know say said says thing things way ways before after
-use uses used using call calls called make makes made sum summary note
-""".split()
+a an the this that these those it its they them their there here he she we us our i me my mine you your is are was
+were be been being am do does did doing done have has had having will would shall should can could may might must
+let lets get got getting go goes going gone come comes want wants wanted like likes please need needs needed and or
+but so then than if else while because since as for of in on at by with to from into onto about over under up down
+out off per via also too just only even still yet already currently now soon later once again ever well moment all
+every each which what who whom whose how why where when some any such very more most much many few both either own
+same other another anywhere somewhere everywhere ok okay sure yes great perfect alright right i've i'll i'd i'm
+you'd it's that's there's let's we'll we've don't doesn't didn't isn't aren't wasn't weren't can't won't cannot not
+no never nothing none nobody neither nor without one tell know say said says thing things way ways before after due
+thanks hence thus therefore total simply actually really basically apparently successfully respectively able live
+lives lie lies sit sits located appear appears newer though although however rather prefer seem seems went use uses
+used using call calls called make makes made sum summary note
+"""
+_FUNCTION = """
+a an the this that these those it its they them their there here he she we us our i me my you your is are was were
+be been being am do does did have has had will would shall should can could may might must and or but so then if
+because since as for of in on at by with to from into about also too just even still already now please let i've
+i'll i'd i'm it's that's there's let's which what who how why where when all every each well one
+"""
 _SAME = """
 delete remove drop erase
 leave keep stay remain retain
@@ -32,13 +50,13 @@ start begin
 bug issue problem defect
 error exception
 fail break
-whole full entire complete all every each
+whole full entire complete
 repo repository project codebase
 folder directory dir
 function method
 handle cope
 require depend
-absent missing
+absent miss
 empty blank
 configure config configuration setup set
 big large
@@ -47,8 +65,8 @@ quick fast
 move relocate
 finish end
 reply respond answer response
-increase raise bump
 decrease lower reduce
+increase raise
 stop halt
 allow permit
 place spot location
@@ -66,7 +84,37 @@ new
 test spec
 go proceed continue
 try attempt
-""".strip().splitlines()
+occur happen arise
+suggest recommend propose advise
+replace swap substitute
+split divide separate
+merge combine join
+include contain
+exclude omit skip ignore
+choose pick select
+avoid prevent
+deploy release ship publish
+revert undo rollback
+refactor restructure rewrite
+improve enhance
+unused dead
+necessary mandatory
+several multiple various
+entry item element record
+succeed pass
+auth authentication
+variable var
+admin administrator
+information info
+production prod
+development dev
+performance perf
+store save persist
+help assist
+read inspect view examine review investigate see
+upgrade bump
+invoke trigger
+"""
 _OPPOSITE = """
 add remove
 add delete
@@ -101,42 +149,102 @@ load save
 send receive
 public private
 local remote
-client server
 input output
 ascending descending
 up down
 upgrade downgrade
 more less
+more fewer
+include exclude
+small big
+slow quick
+long short
+empty full
+before after
+with without
+if unless
+above below
+over under
+in out
+everyone only
+client server
+parent child
+left right
+top bottom
+upper lower
+source target
+request response
 old new
-present missing
-""".strip().splitlines()
+present miss
+"""
 
-NEGATIONS = frozenset("not no never nothing none nobody neither nor without cannot unable n't".split())
-DIRECTIONS = frozenset("from to into before after than".split())
+NEGATIONS = frozenset(words_of("not no never nothing none nobody neither nor without cannot unable"))
+PHRASES = {
+    r"\b(?:is|are|was|were)(?: not|n't) (?:installed|found|there|present|available|defined)\b": "is missing",
+    r"\b(?:can't|cannot|can not|could not|couldn't) find\b": "misses",
+    r"\bthere (?:is|are|was|were) no\b": "misses",
+    r"\bdo(?:es)?(?: not|n't) exist\b": "is missing",
+    r"\b(?:not able|unable) to\b": "cannot",
+    r"\bno changes? (?:is|are|was|were) (?:needed|required|necessary|made)\b": "unchanged",
+    r"\bleft (?:the )?(?:\w+ )?(?:alone|unchanged|untouched|as it is)\b": "unchanged",
+    r"\b(?:is|are) green\b": "passes",
+    r"\bpull requests?\b": "pr",
+    r"\b(?:log|sign)(?:ged|ging|ned|ning)? in\b": "login",
+    r"\blooks? like\b": "seems",
+    r"\b(?:as well|at all|for now|so far|at the moment|right now)\b": "",
+    r"\bset up\b": "setup",
+    r"\bget rid of\b": "remove",
+    r"\b(?:leave|left|leaving) out\b": "exclude",
+    r"\b(?:look|looked|looking|(?:take|have) a look) (?:at|into)\b": "inspect",
+    r"\bfind out why\b": "investigate",
+    r"\bmake sure\b": "ensure",
+    r"\bno longer\b": "not",
+    r"\b(?:is|are|was|were) gone\b": "is removed",
+}
+RESTRICTIONS = frozenset(words_of("except only almost nearly partly partially mostly unless until half some"))
+DIRECTIONS = frozenset(words_of("from to into before after than"))
 NUMBERS = {
     word: str(value)
-    for value, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve".split())
+    for value, word in enumerate(words_of("zero one two three four five six seven eight nine ten eleven twelve"))
     if word != "one"
 }
+
+
+_IRREGULAR = dict(
+    pair.split("/")
+    for pair in words_of(
+        "wrote/write written/write overwritten/overwrite overwrote/overwrite broke/break broken/break "
+        "found/find ran/run left/leave kept/keep took/take taken/take gave/give given/give sent/send "
+        "built/build began/begin begun/begin shown/show threw/throw thrown/throw hid/hide hidden/hide "
+        "lost/lose chose/choose chosen/choose held/hold came/come saw/see seen/see meant/mean "
+        "brought/bring thought/think caught/catch"
+    )
+)
 
 
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
     """A word without its ending: "closed" and "closes" are one."""
     word = word.lower().removesuffix("'s")
+    word = _IRREGULAR.get(word, word)
     if len(word) > 4 and word.endswith(("ies", "ied")):
         word = word[:-3] + "y"
-    for ending in ("ing", "edly", "ed", "es", "s", "ly"):
+    for ending in ("ations", "ation", "ments", "ment"):
+        if len(word) > len(ending) + 3 and word.endswith(ending):
+            return word[: -len(ending)]
+    for ending in ("ions", "ion", "ing", "edly", "ed", "es", "s", "ly"):
         if len(word) > len(ending) + 2 and word.endswith(ending) and not word.endswith("ss"):
             word = word[: -len(ending)]
             break
     word = word.removesuffix("e")
+    # "migrate", "migrated" and "migration" are one.
+    word = word.removesuffix("at") if len(word) > 5 else word
     return word[:-1] if len(word) > 2 and word[-1] == word[-2] and word[-1].isalpha() else word
 
 
-LITTLE_WORDS = frozenset(_LITTLE)
-_MEANING = {stem(word): stem(line.split()[0]) for line in reversed(_SAME) for word in line.split()}
-_OPPOSITES = frozenset(frozenset(_MEANING.get(stem(word), stem(word)) for word in line.split()) for line in _OPPOSITE)
+FUNCTION_WORDS = frozenset(map(stem, words_of(_FUNCTION)))
+LITTLE_WORDS = frozenset(words_of(_LITTLE))
+_MEANING = {stem(word): stem(line.split()[0]) for line in reversed(_lines(_SAME)) for word in line.split()}
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?", re.IGNORECASE)
 
 
@@ -144,6 +252,9 @@ def meaning(word: str) -> str:
     """The word that stands for all that mean the same."""
     found = stem(word)
     return _MEANING.get(found, found)
+
+
+_OPPOSITES = frozenset(frozenset(map(meaning, line.split())) for line in _lines(_OPPOSITE))
 
 
 def are_opposite(first: str, second: str) -> bool:

@@ -13,6 +13,8 @@ _SHORT_NAMES = {
     "npm un": "npm uninstall",
     "npm remove": "npm uninstall",
     "npm rm": "npm uninstall",
+    "npm list": "npm ls",
+    "npm la": "npm ls",
     "pnpm i": "pnpm install",
     "cargo t": "cargo test",
     "cargo b": "cargo build",
@@ -30,8 +32,9 @@ _SHORT_NAMES = {
 _NPM_SCRIPTS = {"test": "test", "t": "test", "tst": "test", "start": "start", "stop": "stop", "restart": "restart"}
 _YARN_OWN = {
     "add", "audit", "cache", "config", "create", "dlx", "exec", "global", "import", "info", "init", "install", "link",
-    "list", "login", "node", "outdated", "pack", "publish", "remove", "run", "set", "unlink", "up", "upgrade", "version",
-    "versions", "why", "workspace", "workspaces", "i", "rebuild", "prune", "store", "patch", "deploy", "fetch", "env",
+    "list", "login", "node", "outdated", "pack", "publish", "remove", "run", "set", "unlink", "up", "upgrade",
+    "version", "versions", "why", "workspace", "workspaces", "i", "rebuild", "prune", "store", "patch",
+    "deploy", "fetch", "env",
 }  # fmt: skip
 _DOCKER_NAMES = {
     "docker container ls": "docker ps",
@@ -59,6 +62,16 @@ def usual_words(name: str, arguments: list[str]) -> tuple[str, list[str]]:
         return "yarn install", arguments
     if program in ("yarn", "pnpm") and sub and sub not in _YARN_OWN and not sub.startswith("-"):
         return f"{program} run", [sub, *arguments]
+    if name in ("ack", "ag"):
+        return "rg", arguments
+    if name == "git version":
+        return "git", ["--version"]
+    if name == "npm exec":
+        return "npx", [word for word in arguments if word != "--"]
+    if name in ("bin/rails", "./bin/rails"):
+        return "rails", arguments
+    if name == "service" and len(arguments) == 2:
+        return "systemctl", [arguments[1], arguments[0]]
     if name == "git checkout" and arguments[:1] == ["--"]:
         return "git restore", arguments[1:]
     if name == "kill":

@@ -6,13 +6,12 @@ import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
-from composer_replication.teacher_replay.agreement.command_meanings import usual_line
-from composer_replication.teacher_replay.agreement.command_table import COMMANDS, SUBCOMMANDS, UNKNOWN, Command
-from composer_replication.teacher_replay.agreement.command_words import usual_words
 from composer_replication.teacher_replay.agreement.paths import seen_from
-from composer_replication.teacher_replay.agreement.shell_words import ACTIVE
+from composer_replication.teacher_replay.agreement.shell.meanings import usual_line
+from composer_replication.teacher_replay.agreement.shell.names import usual_words
+from composer_replication.teacher_replay.agreement.shell.table import UNKNOWN, Command, commands, subcommands
+from composer_replication.teacher_replay.agreement.shell.words import ACTIVE
 
 Form = tuple[object, ...]
 """What two commands are compared by; it can be hashed."""
@@ -20,6 +19,15 @@ Form = tuple[object, ...]
 # Said by any program about what it prints.
 _SHOWN_ANYWHERE = re.compile(r"--(?:no-)?(?:colou?rs?|pager|progress)(?:=.*)?|--(?:quiet|silent|verbose)")
 _SHORT_SHOWN = ("-q", "-v", "-vv")
+_SWITCHES = ("true", "false", "always", "never", "auto")
+# Options that take no value wherever they are met.
+_FLAG = re.compile(
+    r"--(?:no|skip|only|enable|disable|dry)-.*"
+    r"|--(?:force|fix|check|watch|all|debug|strict|yes|json|recursive|update|list|reload|keepdb|noinput|release|dev)"
+    r"|--(?:staged|overwrite|apply|write|clean|full|interactive|parallel|headless)"
+)
+_ATTACHED_NUMBER = re.compile(r"(-[A-Za-z])(\d+)")
+_LONG_FOR_SHORT = {"--verbose": "-v", "--quiet": "-q", "-h": "--help"}
 _NUMBER_OPTION = re.compile(r"-(\d+)")
 _SYSTEM_FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/usr/sbin/", "/sbin/")
 _PROGRAM_NAMES = {
@@ -42,8 +50,11 @@ _MODULE_PROGRAMS = {
     "scrapy", "mkdocs", "pipenv", "django", "pdm", "ipython", "hatch", "streamlit", "vulture",
 }  # fmt: skip
 # Programs that run the command behind them in another environment or as another user.
-_PREFIXES = ("uv run", "poetry run", "pipenv run", "pdm run", "hatch run", "rye run", "bundle exec", "npx", "sudo", "bunx")
-
+_PREFIXES = (
+    "uv run", "poetry run", "pipenv run", "pdm run", "hatch run", "rye run", "bundle exec", "npx", "sudo", "bunx",
+)  # fmt: skip
+# Behind the name of a script stand its own arguments.
+_RUN_SCRIPTS = ("npm run", "yarn run", "pnpm run")
 # Programs whose words are a language of their own.
 _TAKEN_AS_WRITTEN = ("find", "awk", "gawk", "echo", "printf", "test", "expr", "cd", "source", "export")
 
@@ -77,17 +88,25 @@ class Line:
     def form(self, directory: str | None) -> Form:
         """What the line is compared by, its operands seen from a directory."""
         operands = tuple(self._operand(operand, directory) for operand in self.operands)
-        if self.command.any_order:
+        if self.command.has("any_order"):
             operands = tuple(sorted(operands))
         inner = None if self.inner is None else self.inner.form(directory)
         return (self.name, self.options, operands, self.variables, self.redirects, inner, self.code)
 
     def _operand(self, operand: str, directory: str | None) -> str:
-        if not self.command.paths:
+        if self.command.has("words"):
             return operand
-        if self.command.bound or "/" in operand or re.search(r"\.\w+$", operand):
+        if self.command.has("bound") or "/" in operand or re.search(r"\.\w+$", operand):
             return tidy(operand, directory)
         return tidy(operand, None)
+
+
+def into_folder(line: Line) -> Line:
+    """`mv a.py folder/` with the name that it gets there."""
+    if len(line.operands) == 2 and line.operands[1].endswith("/") and line.operands[1].strip("./"):
+        source, target = line.operands
+        return replace(line, operands=(source, target + posixpath.basename(source.rstrip("/"))))
+    return line
 
 
 def tidy(word: str, directory: str | None = None) -> str:
@@ -111,6 +130,8 @@ def read_line(words: Sequence[str]) -> Line:
     name, arguments = program_name(words[0]), list(words[1:])
     if "node_modules/.bin/" in name:
         name, arguments = "npx", [posixpath.basename(name), *arguments]
+    if name == "printenv" and not arguments:
+        name = "env"
     if name in ("egrep", "fgrep"):
         name, arguments = "grep", ["-E" if name == "egrep" else "-F", *arguments]
     if name == "docker-compose":
@@ -118,7 +139,7 @@ def read_line(words: Sequence[str]) -> Line:
     if name == "test" and arguments and arguments[-1] in ("]", "]]"):
         arguments.pop()
     if name in _TAKEN_AS_WRITTEN:
-        return Line(name, operands=tuple(arguments))
+        return usual_line(Line(name, operands=tuple(arguments)))
     if name == "python":
         return _read_python(arguments)
     name, arguments = usual_words(name, arguments)
@@ -127,31 +148,42 @@ def read_line(words: Sequence[str]) -> Line:
         if [name, *arguments[: len(own) - 1]] == own:
             return _read_prefixed(prefix, arguments[len(own) - 1 :])
     before: list[tuple[str, str]] = []
-    while name in SUBCOMMANDS:
-        given, rest = _options(arguments, _global_options(name), stops=True)
+    while name in subcommands():
+        given, rest = _options(arguments, subcommands()[name], stops=True)
         before += given
         if not rest:
+            arguments = []
             break
         name, arguments = usual_words(f"{name} {rest[0]}", rest[1:])
+    if name in _PREFIXES:
+        return _read_prefixed(name, arguments)
     return usual_line(_read(name, arguments, before))
 
 
 def _read(name: str, arguments: list[str], before: Sequence[tuple[str, str]] = ()) -> Line:
-    command = COMMANDS.get(name) or COMMANDS.get(name.partition(" ")[0], UNKNOWN)
-    if command.inner:
+    command = commands().get(name) or commands().get(name.partition(" ")[0], UNKNOWN)
+    if command.has("inner"):
         options, rest = _options(arguments, command, stops=True)
+        if name == "xargs":
+            line = _line(name, options, [], command)
+            return replace(line, inner=read_line(rest)) if rest else line
         line = _line(name, [*before, *options], rest[:1], command)
         return replace(line, inner=_inner(name, rest)) if len(rest) > 1 else line
     options, operands = _options(arguments, command)
+    if name in _RUN_SCRIPTS and len(operands) > 1:
+        return replace(_line(name, [*before, *options], operands[:1], command), inner=_inner(name, operands))
+    if not command.is_known:
+        options = [(_LONG_FOR_SHORT.get(option, option), value) for option, value in options]
     return _line(name, [*before, *options], operands, command)
 
 
 def _inner(name: str, rest: list[str]) -> Line | None:
-    """The line of the program that runs inside: of its own name for xargs and ssh, else options and operands alone."""
+    """The line of the program that runs inside; behind a script of its own, its options and operands alone."""
     if name in ("docker run", "docker exec", "docker compose exec", "docker compose run", "ssh"):
         return read_line(rest[1:])
     options, operands = _options(rest[1:], UNKNOWN)
-    return _line("", options, operands, UNKNOWN)
+    line = _line("", options, operands, UNKNOWN)
+    return line if line.options or line.operands else None
 
 
 def _read_prefixed(prefix: str, arguments: list[str]) -> Line:
@@ -165,7 +197,7 @@ def _read_prefixed(prefix: str, arguments: list[str]) -> Line:
 
 
 def _read_python(arguments: list[str]) -> Line:
-    command = COMMANDS["python"]
+    command = commands()["python"]
     for place, word in enumerate(arguments):
         if word in ("-m", "-c") and place + 1 < len(arguments):
             before, _ = _options(arguments[:place], command)
@@ -177,27 +209,35 @@ def _read_python(arguments: list[str]) -> Line:
             return line if word == "-m" else replace(line, code=value)
         if not word.startswith("-"):
             break
-    return _read("python", arguments)
+    return usual_line(_read("python", arguments))
 
 
 def _line(name: str, options: Sequence[tuple[str, str]], operands: Sequence[str], command: Command) -> Line:
+    alone = len(options) == 1 and not operands and bool(name) and "/" not in name
     kept = [
-        (option, tidy(value)) for option, value in options if not _is_shown(option, value, command, alone=len(options) == 1 and not operands)
+        (option, tidy(value) if _is_path(value) and name not in ("sed", "awk", "perl") else value)
+        for option, value in options
+        if not _is_shown(option, value, command, alone=alone)
     ]
     kept = [(option, value) for option, value in kept if command.defaults.get(option) != value]
-    if command.here and not operands:
+    if command.has("here") and not operands:
         operands = ["."]
     return Line(name, tuple(sorted(kept, key=lambda option: option[0])), tuple(operands), command=command)
+
+
+def _is_path(value: str) -> bool:
+    """Whether an option's value cannot but be a path."""
+    return value.startswith(("./", "../", "/")) or bool(re.fullmatch(r"[\w.@+-]+(?:/[\w.@+-]+)*/", value))
 
 
 def _is_shown(option: str, value: str, command: Command, *, alone: bool) -> bool:
     if option in command.shown:
         return True
-    if command.known and option in command.spellings:
+    if command.is_known and option in command.spellings:
         return False
     if _SHOWN_ANYWHERE.fullmatch(option) and (not value or "colo" in option):
         return True
-    return not command.known and option in _SHORT_SHOWN and not value and not alone
+    return not command.is_known and option in _SHORT_SHOWN and not value and not alone
 
 
 def _options(
@@ -229,20 +269,24 @@ def _options(
 def _option(word: str, following: str | None, command: Command) -> list[tuple[str, str, bool]]:
     """The options in one word, with their values, and whether a value was the following word."""
     is_value = following is not None and (not following.startswith("-") or bool(_NUMBER_OPTION.fullmatch(following)))
-    if word.startswith("--") or command.long_dash or not command.known:
+    if word.startswith("--") or command.has("long_dash") or not command.is_known:
         name, equals, value = word.partition("=")
-        if word.startswith("--") or command.long_dash:
-            standing = command.spellings.get(name, name)
-        else:
-            standing = name
+        if command.has("long_dash"):
+            name = "-" + name.lstrip("-")
+        standing = command.spellings.get(name, name if word.startswith("--") else _in_order(name))
         if equals:
             return [(standing, value, False)]
         if standing in command.valued:
             return [(standing, following or "", following is not None)]
-        if name in command.spellings or _SHOWN_ANYWHERE.fullmatch(name) or name in _SHORT_SHOWN or not is_value:
+        if following in _SWITCHES and word.startswith("--"):
+            return [(standing, following, True)]
+        if not command.is_known and (number := _ATTACHED_NUMBER.fullmatch(word)) is not None:
+            return [(number[1], number[2], False)]
+        is_flag = _FLAG.fullmatch(name) or _SHOWN_ANYWHERE.fullmatch(name)
+        if is_flag or name in command.spellings or name in _SHORT_SHOWN or not is_value:
             return [(standing, "", False)]
-        # Nothing says whether it takes the next word: taken so by everyone, it compares the same with "=" and without.
-        return [(standing, following or "", True)] if not command.known else [(standing, "", False)]
+        # Nothing says whether it takes the next word: taken so always, it compares the same with "=" and without.
+        return [(standing, following or "", True)]
     if word in command.spellings:
         standing = command.spellings[word]
         takes = standing in command.valued and (standing != "-j" or (following or "").isdigit())
@@ -263,16 +307,9 @@ def _option(word: str, following: str | None, command: Command) -> list[tuple[st
     return found
 
 
-@cache
-def _global_options(name: str) -> Command:
-    spellings: dict[str, str] = {}
-    valued: set[str] = set()
-    for entry in SUBCOMMANDS[name].split():
-        first, *others = entry.rstrip("=").split("/")
-        spellings.update(dict.fromkeys((first, *others), first))
-        if entry.endswith("="):
-            valued.add(first)
-    return Command(spellings, frozenset(valued))
+def _in_order(cluster: str) -> str:
+    """Letters behind a dash in one order: whichever they are, they are the same ones."""
+    return "-" + "".join(sorted(cluster[1:])) if re.fullmatch(r"-[A-Za-z]{2,6}", cluster) else cluster
 
 
 def is_plain(*words: str) -> bool:

@@ -17,6 +17,12 @@ _OPERATOR = re.compile(r"&&|\|\||;;|\|&|[;&|()]")
 _REDIRECT = re.compile(r"(\d*)(<<<|<<-?|>>|>\||>&|<&|<>|>|<)|(&>>|&>)")
 _VARIABLE = re.compile(r"\$(?:(\w+|[?!@#*$-])|\{(\w+)\})")
 _IN_DOUBLE_QUOTES = re.compile(r"[^\"\\$`]+")
+# A text handed over by way of `cat`, as for a commit message.
+_QUOTED_DOCUMENT = re.compile(
+    r"\$\(cat <<-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)\n(?P<text>.*?)\n\s*(?P=end)\s*\)", re.DOTALL
+)
+_CHOICES = re.compile(rf"{ACTIVE}\{{([^{{}}]*)\}}")
+_MOST_WORDS = 100
 _ANSI_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "0": "\0"}
 
 
@@ -140,16 +146,26 @@ class _Reader:
                 self.place += 2
             elif character in "$`":
                 parts.append(self._expansion())
-            elif character in "*?[" or (character == "~" and self.place == start):
-                parts.append(ACTIVE + character)
+            elif character == "~" and self.place == start:
+                parts.append(f"{ACTIVE}${{HOME}}")
                 self.place += 1
-            elif character == "{" and "," in self.text[self.place : self.place + 200].partition("}")[0]:
+            elif self._is_active(character, at_start=self.place == start):
                 parts.append(ACTIVE + character)
                 self.place += 1
             else:
                 parts.append(character)
                 self.place += 1
         return "".join(parts)
+
+    def _is_active(self, character: str, *, at_start: bool) -> bool:
+        """Whether the shell makes something else of a character: globs, and braces with choices."""
+        following = self.text[self.place + 1 : self.place + 200]
+        if character == "[":
+            # Alone, or doubled, it is a command.
+            return not at_start or not re.match(r"\[?\s", following)
+        if character == "{":
+            return "," in following.partition("}")[0]
+        return character in "*?"
 
     def _until_quote(self) -> str:
         end = self.text.find("'", self.place + 1)
@@ -193,9 +209,13 @@ class _Reader:
         if following == "'":
             self.place += 1
             return self._ansi_quoted()
+        if (found := _QUOTED_DOCUMENT.match(self.text, self.place)) is not None:
+            self.place = found.end()
+            return found["text"]
         if following in ("(", "{"):
             closing = {"(": ")", "{": "}"}[following]
-            return ACTIVE + " ".join(self._balanced(following, closing).split())
+            inner = " ".join(self._balanced(following, closing).split())
+            return f"{ACTIVE}${{PWD}}" if inner == "$(pwd)" else ACTIVE + inner
         self.place += 1
         return "$"
 
@@ -223,7 +243,7 @@ class _Reader:
         raise ShellSyntaxError(f"{opening!r} is open")
 
     def _ansi_quoted(self) -> str:
-        parts = []
+        parts: list[str] = []
         place = self.place + 1
         while place < len(self.text):
             character = self.text[place]
@@ -249,9 +269,17 @@ def shell_tokens(command: str) -> list[Token]:
     return _Reader(command.replace("\r\n", "\n").replace(ACTIVE, "")).read()
 
 
-def plain(text: str) -> str:
-    """A word's text with nothing marked: for arguments in which the shell's characters are meant for the program."""
-    return text.replace(ACTIVE, "")
+def spelled_out(word: str) -> list[str]:
+    """The words that braces with choices stand for: `a/{b,c}` is `a/b a/c`."""
+    found = [word]
+    while len(found) < _MOST_WORDS:
+        places = [(place, match) for place, one in enumerate(found) if (match := _CHOICES.search(one)) is not None]
+        if not places:
+            break
+        place, match = places[0]
+        before, after = found[place][: match.start()], found[place][match.end() :]
+        found[place : place + 1] = [before + choice + after for choice in match[1].split(",")]
+    return found
 
 
 def globs_as_text(text: str) -> str:

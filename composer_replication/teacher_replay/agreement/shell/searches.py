@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from composer_replication.teacher_replay.agreement.command_lines import Form, Line
 from composer_replication.teacher_replay.agreement.paths import normal_path, seen_from
-from composer_replication.teacher_replay.agreement.shell_words import ACTIVE, globs_as_text
+from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, read_line
+from composer_replication.teacher_replay.agreement.shell.words import ACTIVE, globs_as_text
 
 FILE_TYPES = {
     "py": "*.py", "python": "*.py", "rust": "*.rs", "rs": "*.rs", "js": "*.js", "javascript": "*.js", "ts": "*.ts",
@@ -47,9 +48,28 @@ def search_form(
     return ("search", pattern, seen, usual_globs(globs), mode, tuple(sorted(flagged)), before, after)
 
 
-def line_search_form(line: Line, directory: str | None, *, is_filter: bool) -> Form | None:
+def line_search_form(line: Line, directory: str | None, *, is_filter: bool = False) -> Form | None:
     """What a `grep` or `rg` is compared by; None if it does something else than search."""
-    known = {"-r", "-i", "-w", "-x", "-v", "-E", "-F", "-P", "-G", "-o", "-e", "-A", "-B", "-C", "-S", "-m", "-U", *_MODES}
+    known = {
+        "-r",
+        "-i",
+        "-w",
+        "-x",
+        "-v",
+        "-E",
+        "-F",
+        "-P",
+        "-G",
+        "-o",
+        "-e",
+        "-A",
+        "-B",
+        "-C",
+        "-S",
+        "-m",
+        "-U",
+        *_MODES,
+    }
     known |= {"--include", "--exclude", "--exclude-dir", "-g", "-t"}
     if line.name not in ("grep", "rg") or any(option not in known for option, _ in line.options):
         return None
@@ -71,8 +91,14 @@ def line_search_form(line: Line, directory: str | None, *, is_filter: bool) -> F
         flags.add("-i")
     if (most := line.option("-m")) is not None:
         flags.add(f"-m{most}")
-    globs = [*line.values("--include"), *line.values("-g"), *(FILE_TYPES.get(kind, f"type:{kind}") for kind in line.values("-t"))]
-    globs += [f"!{glob}" for glob in (*line.values("--exclude"), *(f"{name}/**" for name in line.values("--exclude-dir")))]
+    globs = [
+        *line.values("--include"),
+        *line.values("-g"),
+        *(FILE_TYPES.get(kind, f"type:{kind}") for kind in line.values("-t")),
+    ]
+    globs += [
+        f"!{glob}" for glob in (*line.values("--exclude"), *(f"{name}/**" for name in line.values("--exclude-dir")))
+    ]
     around = _number(line.option("-C"))
     return search_form(
         pattern,
@@ -106,6 +132,8 @@ def usual_pattern(pattern: str) -> str:
     """An extended pattern in its usual spelling: no needless escapes, alternatives in order."""
     pattern = _NEEDLESS_ESCAPE.sub(r"\1", pattern)
     pattern = re.sub(r"\[([.*+?$(){}|])\]", r"\\\1", pattern)
+    pattern = re.sub(r"\[(\w)\]", r"\1", pattern)
+    pattern = re.sub(r"^\(([^()]*)\)$", r"\1", pattern).replace("[a-zA-Z0-9_]", r"\w").replace("[A-Za-z0-9_]", r"\w")
     pattern = pattern.replace(r"\<", r"\b").replace(r"\>", r"\b")
     pattern = pattern.replace("[[:space:]]", r"\s").replace("[0-9]", r"\d").replace("[[:digit:]]", r"\d")
     pattern = re.sub(r"(?<!\\)\{(?!\d+(?:,\d*)?\})", r"\\{", pattern)
@@ -121,6 +149,11 @@ def usual_globs(globs: Iterable[str]) -> tuple[str, ...]:
 
 
 def _spelled_out(glob: str) -> list[str]:
+    tidy = [re.sub(r"^(!?)\./", r"\1", one) for one in _choices(glob)]
+    return [re.sub(r"^(!?)\*\*/(?=[^/]*$)", r"\1", one) for one in tidy]
+
+
+def _choices(glob: str) -> list[str]:
     found = [glob]
     while any(_BRACES.search(one) for one in found) and len(found) < _MOST_GLOBS:
         found = [
@@ -129,75 +162,114 @@ def _spelled_out(glob: str) -> list[str]:
             for place in [_BRACES.search(one)]
             for choice in (place[1].split(",") if place else [""])
         ]
-    tidy = [re.sub(r"^(!?)\./", r"\1", one) for one in found]
-    return [re.sub(r"^(!?)\*\*/(?=[^/]*$)", r"\1", one) for one in tidy]
+    return found
 
 
-def files_form(pattern: str, path: str = ".", *, directory: str | None = None, flags: Sequence[str] = ()) -> Form:
+def files_form(pattern: str, path: str = ".", *, directory: str | None = None) -> Form:
     """What a search for files by name is compared by."""
+    return ("files", tuple(sorted(_file_globs(pattern, path, directory))), ())
+
+
+def _file_globs(pattern: str, path: str, directory: str | None) -> set[str]:
     folder = seen_from(directory, path)
     joined = pattern if folder == "." or pattern.startswith("/") else f"{folder}/{pattern}"
-    spelled = tuple(sorted({normal_path(one) for one in _files_spelled_out(joined)}))
-    return ("files", spelled, tuple(sorted(flags)))
-
-
-def _files_spelled_out(glob: str) -> list[str]:
-    # Here "**/" stays: a bare name is looked for in one folder only.
-    return [one.removeprefix("\1") for one in _spelled_out(f"\1{glob}")]
+    # Here a leading "**/" stays: a bare name is looked for in one folder only.
+    return {normal_path(one) for one in _choices(joined)}
 
 
 def find_form(line: Line, directory: str | None) -> Form:
     """What a `find` is compared by: the names it looks for, or its tests in any order if they only test."""
+    paths, words = _paths_and_tests(line)
+    named = _names(words)
+    if named is not None:
+        names, is_deep, flags = named
+        below = "**/" if is_deep else ""
+        globs = {glob for path in paths for name in names for glob in _file_globs(f"{below}{name}", path, directory)}
+        return ("files", tuple(sorted(globs)), flags)
+    seen = tuple(sorted(seen_from(directory, path) for path in paths))
+    units: list[tuple[str, ...]] = []
+    for word in words:
+        if word.startswith(("-", "!", "(", ")")) and not (units and units[-1] == ("!",)):
+            units.append(("!",) if word == "-not" else (word,))
+        else:
+            units[-1] = (*units[-1], word)
+    tests = [unit for unit in units if unit not in (("-print",), ("-delete",))]
+    if units[-1:] != [("-delete",)] and ("-delete",) in units:
+        tests = units
+    ordered = any(unit[0] in ("-o", "-or", "-exec", "-execdir", "-delete", "(", ")", "-prune", "-ok") for unit in tests)
+    return ("find", seen, tuple(units if ordered else sorted(tests)), ("-delete",) in units)
+
+
+def searched_in_found(find: Line, search: Line | None = None) -> Line | None:
+    """`find -name '*.py' | xargs grep x`, or with `-exec`, as the `grep` that looks in these files by itself."""
+    if find.name != "find" or find.redirects or find.variables:
+        return None
+    paths, words = _paths_and_tests(find)
+    if search is None and "-exec" in words:
+        place = words.index("-exec")
+        command = words[place + 1 :]
+        if len(command) < 3 or command[-2] != "{}" or command[-1] not in ("+", ";"):
+            return None
+        search, words = read_line(command[:-2]), words[:place]
+    named = _names(words)
+    takes = 0 if search is not None and search.values("-e") else 1
+    if search is None or search.name != "grep" or named is None or named[1:] != (True, ()):
+        return None
+    if len(search.operands) != takes:
+        return None
+    options = (*search.options, ("-r", ""), *(("--include", name) for name in named[0]))
+    return replace(search, options=tuple(sorted(options)), operands=(*search.operands, *paths))
+
+
+def _paths_and_tests(line: Line) -> tuple[list[str], list[str]]:
     words = [globs_as_text(word) for word in line.operands]
     paths: list[str] = []
     while words and not words[0].startswith(("-", "!", "(")):
         paths.append(words.pop(0))
-    named = _names_form(paths, words, directory)
-    if named is not None:
-        return named
-    seen = tuple(sorted(seen_from(directory, path) for path in paths or ["."]))
-    units: list[tuple[str, ...]] = []
-    for word in words:
-        if word.startswith(("-", "!", "(", ")")) and not (units and units[-1] in (("!",), ("-not",))):
-            units.append(("!",) if word == "-not" else (word,))
-        else:
-            units[-1] = (*units[-1], word)
-    acts = any(unit[0] in ("-o", "-or", "-exec", "-execdir", "-delete", "(", ")", "-prune", "-ok") for unit in units)
-    return ("find", seen, tuple(units if acts else sorted(unit for unit in units if unit != ("-print",))))
+    return paths or ["."], words
 
 
-def _names_form(paths: Sequence[str], words: Sequence[str], directory: str | None) -> Form | None:
+def _names(words: Sequence[str]) -> tuple[list[str], bool, tuple[str, ...]] | None:
+    """The names that a `find` looks for, whether at every depth, and how; None if it tests anything else."""
     names: list[str] = []
     flags: set[str] = set()
-    depth = None
+    alternatives = 0
+    is_deep = True
     place = 0
     while place < len(words):
         test, value = words[place], words[place + 1] if place + 1 < len(words) else ""
+        place += 2
         if test in ("-name", "-iname"):
             names.append(value)
             flags |= {"-i"} if test == "-iname" else set()
         elif test == "-type" and value in ("f", "d"):
             flags |= {"-d"} if value == "d" else set()
-        elif test == "-maxdepth":
-            depth = value
+        elif test == "-maxdepth" and value == "1":
+            is_deep = False
         elif test in ("-o", "-or", "(", ")", "-print"):
-            place += 1
-            continue
+            alternatives += test in ("-o", "-or")
+            place -= 1
         else:
             return None
-        place += 2
     # Several names without "or" between them must all match, which is another question.
-    if not names or len(names) - 1 != len([word for word in words if word in ("-o", "-or")]) or depth not in (None, "1"):
-        return None
-    below = "" if depth == "1" else "**/"
-    forms = [files_form(f"{below}{name}", path, directory=directory) for path in paths or ["."] for name in names]
-    return ("files", tuple(sorted({one for form in forms for one in form[1]})), tuple(sorted(flags)))  # type: ignore[attr-defined]
+    return (names, is_deep, tuple(sorted(flags))) if names and len(names) - 1 == alternatives else None
 
 
 def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdigit() else 0
 
 
-def has_glob(word: str) -> bool:
-    """Whether the shell looks for files by this word."""
+def globbed_form(line: Line, directory: str | None) -> Form | None:
+    """What a command is compared by that lists files by their names: `ls *.py`, `rg --files -g '*.py'`."""
+    if line.name == "ls" and not line.options and len(line.operands) == 1 and _has_glob(line.operands[0]):
+        return files_form(globs_as_text(line.operands[0]), directory=directory)
+    globs = line.values("-g")
+    if line.name == "rg" and {name for name, _ in line.options} == {"--files", "-g"} and len(globs) == 1:
+        name = globs_as_text(globs[0])
+        below = name if "/" in name else f"**/{name}"
+        return files_form(below, (*line.operands, ".")[0], directory=directory)
+    return None
+
+
+def _has_glob(word: str) -> bool:
     return bool(re.search(f"{ACTIVE}[*?\\[{{]", word)) and f"{ACTIVE}$" not in word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from composer_replication.teacher_replay.agreement.command_lines import Form, Line, is_plain
+from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, is_plain
 
 _SHOWS_ALL = ("cat", "less", "more", "nl", "bat")
 _RANGE = re.compile(r"(\d+)(?:,(\d+|\$))?p(?:;\d*q)?")

@@ -1,0 +1,80 @@
+"""How many tool-call pairs each operator drops: the limits for prose, and the default recipe's.
+
+The pairs are all different and all worth keeping (tool_call_pairs.py): every one that is dropped is a loss. `--recipe`
+adds a recipe of your own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from reporting import argument_parser, judged, machine
+from rich.console import Console
+from rich.table import Table
+from tool_call_pairs import tool_call_pairs
+
+from composer_replication.replaysim import DJNormalizer
+
+FULL_PAIRS, QUICK_PAIRS = 10_000, 1_000
+
+
+def survival(recipe: str, pairs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What one recipe does to the pairs that make a call."""
+    normalizer = DJNormalizer(recipe)
+    normalizer.normalize(pairs)
+    report = normalizer.report
+    assert report is not None
+    return {
+        "tool_call_pairs": report.tool_call_pairs_in,
+        "kept": report.tool_call_pairs_out,
+        "dropped": {f"{one.op} on {one.field}": one.dropped_tool_calls for one in report.ops},
+        "examples": {one.reason.partition(":")[0]: one.reason for one in reversed(report.dropped) if one.tool_call},
+    }
+
+
+def report(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Both recipes over the same pairs."""
+    count = arguments.pairs or (QUICK_PAIRS if arguments.quick else FULL_PAIRS)
+    pairs = tool_call_pairs(count, seed=1)
+    results = {recipe: survival(recipe, pairs) for recipe in ("prose", "default", *arguments.recipe)}
+    kept = results["default"]["kept"] / results["default"]["tool_call_pairs"]
+    return {
+        "benchmark": "normalize_survival",
+        "machine": machine("py-data-juicer"),
+        "shape": {"pairs": count},
+        "results": results,
+        "targets": [judged("tool_call_pairs_kept", kept, ">=0.99")],
+    }
+
+
+def print_report(made: dict[str, Any]) -> None:
+    """A table for each recipe."""
+    console = Console(highlight=False)
+    for recipe, figures in made["results"].items():
+        title = f"recipe {recipe}: {figures['kept']:,} of {figures['tool_call_pairs']:,} tool-call pairs kept"
+        table = Table("operator", "tool-call pairs dropped", "the first of them", title=title, title_justify="left")
+        table.columns[1].justify = "right"
+        for step, dropped in figures["dropped"].items():
+            table.add_row(step, f"{dropped:,}", figures["examples"].get(step, "").partition(": ")[2])
+        console.print(table)
+    for target in made["targets"]:
+        holds = "yes" if target["holds"] else "NO"
+        console.print(f"{target['name']} {target['value']:.4f}, bound {target['bound']}, holds: {holds}")
+
+
+def main() -> int:
+    """Count and report."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--pairs", type=int, help="how many pairs")
+    parser.add_argument("--recipe", action="append", default=[], help="another recipe to try")
+    arguments = parser.parse_args()
+    made = report(arguments)
+    print(json.dumps(made)) if arguments.json else print_report(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""A judge for pairs of actions that a comparer takes for different but that look alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from threading import Lock
+
+from composer_replication.teacher_replay.agreement.comparison import Comparer, Comparison
+from composer_replication.traces import Turn, parse_action, without_thinking
+
+
+class JudgedComparer:
+    """A comparer that puts its doubts to a judge.
+
+    Asked are pairs that `comparer` says are not the same, that are at least `low` alike, and that call the same tools
+    (or none on either side). Each pair is asked once, in whichever order it comes; a judge that has no answer (None)
+    leaves them different, and is asked again next time.
+
+    `asked` counts the questions, `said_same` the answers that made two actions one.
+
+    Args:
+        comparer: says what is the same beyond doubt.
+        ask: gets two actions without their thinking, says whether they do the same; None if it cannot tell.
+        low: from which similarity on it is asked.
+
+    Raises:
+        ValueError: `low` is not between 0 and 1.
+    """
+
+    def __init__(self, comparer: Comparer, ask: Callable[[str, str], bool | None], *, low: float = 0.5) -> None:
+        if not 0 <= low <= 1:
+            raise ValueError(f"low must be in [0, 1], got {low!r}")
+        self.comparer = comparer
+        self.low = low
+        self.asked = 0
+        self.said_same = 0
+        self._ask = ask
+        self._answers: dict[tuple[str, str], bool] = {}
+        self._lock = Lock()
+
+    def __call__(self, first: str, second: str, /) -> Comparison:
+        found = self.comparer(first, second)
+        if found.same or found.similarity < self.low:
+            return found
+        one, other = sorted((without_thinking(first), without_thinking(second)))
+        if _tools(parse_action(one)) != _tools(parse_action(other)):
+            return found
+        return Comparison(self._judged(one, other), found.similarity)
+
+    def _judged(self, one: str, other: str) -> bool:
+        with self._lock:
+            known = self._answers.get((one, other))
+        if known is not None:
+            return known
+        answer = self._ask(one, other)
+        with self._lock:
+            self.asked += 1
+            if answer is not None:
+                self.said_same += answer
+                self._answers[one, other] = answer
+        return bool(answer)
+
+
+def _tools(turn: Turn) -> Counter[str]:
+    return Counter(call.name for call in turn.tool_calls)

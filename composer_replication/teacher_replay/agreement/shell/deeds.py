@@ -1,0 +1,169 @@
+"""Shell commands as deeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from composer_replication.teacher_replay.agreement.code import python_form
+from composer_replication.teacher_replay.agreement.deeds import Deed, deed
+from composer_replication.teacher_replay.agreement.edits import Edit
+from composer_replication.teacher_replay.agreement.patches import edit_deed, is_patch, move_deed, patch_deeds
+from composer_replication.teacher_replay.agreement.paths import seen_from
+from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, into_folder, is_plain
+from composer_replication.teacher_replay.agreement.shell.pipelines import shortened
+from composer_replication.teacher_replay.agreement.shell.reading import only_reads
+from composer_replication.teacher_replay.agreement.shell.searches import find_form, globbed_form, line_search_form
+from composer_replication.teacher_replay.agreement.shell.steps import Step, shell_steps
+from composer_replication.teacher_replay.agreement.shell.views import view_form, viewed
+from composer_replication.teacher_replay.agreement.shell.words import ACTIVE, ShellSyntaxError
+from composer_replication.teacher_replay.agreement.shell.writes import literal_substitution, written
+
+_LONGEST = 200_000
+_LINE_EDIT = re.compile(r"edit (\d+):(\d+)\n(.*?)\n?end_of_edit\s*", re.DOTALL)
+
+
+def shell_deeds(command: str, directory: str | None = None, *, in_background: bool = False) -> list[Deed]:
+    """What a command does, step by step; a command that cannot be read is one deed, compared by its text."""
+    if (found := _LINE_EDIT.fullmatch(command.strip())) is not None:
+        return [line_edit(int(found[1]), int(found[2]), found[3])]
+    try:
+        if len(command) > _LONGEST:
+            raise ShellSyntaxError("longer than any command that is worth reading")
+        steps = shell_steps(command, directory)
+        return [
+            one
+            for step in steps
+            for one in _step_deeds(replace(step, in_background=step.in_background or in_background))
+        ]
+    except (ShellSyntaxError, RecursionError):
+        text = "\n".join(line.rstrip() for line in command.strip().splitlines())
+        return [Deed(("unread", text, in_background), ("unread", text, in_background), directory)]
+
+
+def line_edit(start: int, stop: int, text: str) -> Deed:
+    """Lines of the open file replaced by a text."""
+    return deed("line edit", start, stop, text.rstrip())
+
+
+def _step_deeds(step: Step) -> Iterator[Deed]:
+    if step.raw is not None:
+        form = ("raw", step.in_background, step.raw)
+        yield Deed(form, form, step.directory)
+        return
+    known = [] if step.in_background else list(_known_deeds(step))
+    yield from known or [_pipeline_deed(step)]
+
+
+def _pipeline_deed(step: Step) -> Deed:
+    stages, documents = shortened(step)
+    forms = [
+        tuple(_stage_form(stage, at, documents[place], place > 0) for place, stage in enumerate(stages))
+        for at in (None, step.directory)
+    ]
+    local, resolved = (
+        form[0] if len(form) == 1 and not step.in_background else ("pipeline", form, step.in_background)
+        for form in forms
+    )
+    messages = stages[0].values("-m") if len(stages) == 1 and stages[0].name == "git commit" else ()
+    return Deed(
+        local,
+        resolved,
+        step.directory,
+        is_bound=all((line.command.has("bound") or line.name == "find") and not line.redirects for line in stages),
+        prose=("\n".join(messages),) if messages else (),
+        reads=not step.in_background and all(only_reads(line) for line in stages),
+        touches=_touched(stages, step.directory),
+    )
+
+
+def _known_deeds(step: Step) -> Iterator[Deed]:
+    """Deeds that other tools do too: showing, writing, changing, deleting and moving files, patches."""
+    first, directory = step.stages[0], step.directory
+    shown = viewed(step.stages) if step.documents == (None,) * len(step.stages) else None
+    if shown is not None:
+        files, lines = shown
+        for file in files:
+            yield _of_path(directory, file, lambda at: view_form(at, lines), reads=True)
+        return
+    if len(step.stages) != 1 or first.variables:
+        return
+    document = step.documents[0]
+    if first.name in ("apply_patch", "applypatch", "git apply", "patch"):
+        text = (document if document is not None else " ".join(first.operands)).replace(ACTIVE, "")
+        if is_patch(text):
+            yield from patch_deeds(text, directory)
+            return
+    if (found := written(first, document)) is not None:
+        kind, target, content = found
+        yield _of_path(directory, target, lambda at: (kind, at), content=content)
+        return
+    if first.redirects or document is not None or not is_plain(*first.operands):
+        return
+    if (substituted := literal_substitution(first)) is not None:
+        old, new, everywhere, files = substituted
+        for file in files:
+            yield edit_deed(file, Edit(old, new, everywhere, in_each_line=True), directory)
+    elif first.command.has("each") and first.operands:
+        for operand in first.operands:
+            yield _of_operand(directory, replace(first, operands=(operand,)))
+    elif first.name == "mv" and not first.options and len(first.operands) == 2:
+        source, target = into_folder(first).operands
+        yield move_deed(source, target, directory)
+
+
+def _of_path(
+    directory: str | None, path: str, form: Callable[[str], Form], *, reads: bool = False, content: str | None = None
+) -> Deed:
+    where = seen_from(directory, path)
+    code = () if content is None else (content,)
+    return Deed(
+        form(seen_from(None, path)),
+        form(where),
+        directory,
+        is_bound=True,
+        code=code,
+        path=where,
+        reads=reads,
+        touches=frozenset({where}),
+    )
+
+
+def _of_operand(directory: str | None, line: Line) -> Deed:
+    """One of the things that a command does for each of its operands."""
+    (operand,) = line.operands
+    where = seen_from(directory, operand)
+    if line.name == "rm" and not line.options:
+        return _of_path(directory, operand, lambda at: ("delete", at))
+    # What is staged is not the file itself: several `git add` may change places, with an edit they may not.
+    touches = frozenset({f"{where}/staged" if line.name.startswith("git") else where})
+    return Deed(line.form(None), line.form(directory), directory, line.command.has("bound"), touches=touches)
+
+
+def _stage_form(line: Line, directory: str | None, document: str | None, is_filter: bool) -> Form:
+    if not line.redirects and not line.variables and document is None:
+        if line.name == "find":
+            return find_form(line, directory)
+        found = line_search_form(line, directory, is_filter=is_filter) or globbed_form(line, directory)
+        if found is not None:
+            return found
+    if line.name == "python" and document is not None and line.operands in ((), ("-",)) and not line.options:
+        line = replace(line, name="python -c", operands=(), code=document.removeprefix(ACTIVE))
+        document = None
+    if line.name == "python -c" and line.code is not None:
+        line = replace(line, code=python_form(line.code) or line.code.strip())
+    if line.name == "cp":
+        line = into_folder(line)
+    if line.name == "git commit":
+        # Its message is compared as prose.
+        line = line.without("-m")
+    form = line.form(directory)
+    return form if document is None else (*form, document)
+
+
+def _touched(stages: tuple[Line, ...], directory: str | None) -> frozenset[str] | None:
+    line = stages[0]
+    if len(stages) > 1 or line.redirects or not line.command.has("bound") or line.command.has("words"):
+        return None
+    return frozenset(seen_from(directory, operand) for operand in line.operands)

@@ -1,0 +1,283 @@
+"""Commands that say the same in other words: two names of one deed, options that imply each other, defaults."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from composer_replication.teacher_replay.agreement.shell.table import UNKNOWN, commands
+
+if TYPE_CHECKING:
+    from composer_replication.teacher_replay.agreement.shell.lines import Line
+
+_SENDS = ("-d", "--data-binary", "-F", "--data-urlencode", "--json")
+_KUBERNETES_KINDS = {
+    "po": "pods",
+    "pod": "pods",
+    "svc": "services",
+    "service": "services",
+    "deploy": "deployments",
+    "deployment": "deployments",
+    "ns": "namespaces",
+    "node": "nodes",
+    "cm": "configmaps",
+    "ing": "ingresses",
+}
+_SUBSTITUTION = re.compile(r"s([^\w\s\\])(.*)\1([gimI0-9]*)", re.DOTALL)
+
+
+def usual_line(line: Line) -> Line:
+    """The line in the words that stand for all its equals."""
+    if line.name.startswith("git "):
+        shown = [value for value in line.values("-c") if value.startswith(("color.", "core.pager", "advice."))]
+        line = replace(line, options=tuple(one for one in line.options if one[0] != "-c" or one[1] not in shown))
+    rule = _RULES.get(line.name) or _RULES.get(line.name.partition(" ")[0])
+    return line if rule is None else rule(line)
+
+
+def _renamed(line: Line, name: str, options: tuple[tuple[str, str], ...], operands: tuple[str, ...]) -> Line:
+    return replace(line, name=name, options=options, operands=operands, command=commands().get(name, UNKNOWN))
+
+
+def _git_log(line: Line) -> Line:
+    return replace(line, operands=tuple(_revision(operand) for operand in line.operands if operand != "HEAD"))
+
+
+def _git_revisions(line: Line) -> Line:
+    operands = tuple(_revision(operand) for operand in line.operands)
+    if line.name == "git show" and operands == ("HEAD",):
+        operands = ()
+    return replace(line, operands=operands)
+
+
+def _revision(operand: str) -> str:
+    return re.sub(r"^@(?=$|[~^])", "HEAD", re.sub(r"\^(?=$|[~^.])", "~1", operand)).replace("HEAD~1~1", "HEAD~2")
+
+
+def _git_branch(line: Line) -> Line:
+    if line.option("-D") is not None:
+        return replace(line, options=tuple(sorted({*line.without("-D").options, ("-d", ""), ("-f", "")})))
+    return line if line.operands else line.without("--list")
+
+
+def _git_rev_parse(line: Line) -> Line:
+    if line.option("--abbrev-ref") is not None and line.operands == ("HEAD",):
+        return _renamed(line, "git branch", (("--show-current", ""),), ())
+    return line
+
+
+def _git_switch(line: Line) -> Line:
+    """`git switch` in the words of `git checkout`."""
+    names = {"-c": "-b", "-C": "-B"}
+    options = tuple(sorted((names.get(option, option), value) for option, value in line.options))
+    return _renamed(line, "git checkout", options, line.operands)
+
+
+def _git_reset(line: Line) -> Line:
+    """`git reset [HEAD] FILE` takes a file back from the index, as `git restore --staged FILE` does."""
+    if line.options in ((), (("--mixed", ""),)):
+        files = tuple(operand for operand in line.operands if operand != "HEAD")
+        if files and all(re.search(r"[./]", name) and "~" not in name and "^" not in name for name in files):
+            return _renamed(line, "git restore", (("-S", ""),), files)
+        return replace(line, options=(), operands=tuple(map(_revision, files)))
+    return replace(line, operands=tuple(_revision(operand) for operand in line.operands if operand != "HEAD"))
+
+
+def _git_stash(line: Line) -> Line:
+    line = replace(line, operands=tuple(operand for operand in line.operands if operand != "stash@{0}"))
+    if line.operands[:1] in (("push",), ("save",)):
+        message = line.operands[1:] if line.operands[0] == "save" else ()
+        options = (*line.options, *(("-m", text) for text in message))
+        return replace(line, options=tuple(sorted(options)), operands=line.operands[1:] if not message else ())
+    return line
+
+
+def _pytest(line: Line) -> Line:
+    if line.option("--maxfail") == "1":
+        line = replace(line.without("--maxfail"), options=(*line.without("--maxfail").options, ("-x", "")))
+    options = tuple(one for one in line.options if one not in (("-p", "no:cacheprovider"), ("-p", "no:warnings")))
+    return replace(line, options=tuple(sorted(set(options))))
+
+
+def _curl(line: Line) -> Line:
+    """A request with its method only where it is not implied, and its data and headers in one spelling."""
+    options = []
+    for name, value in line.without("-X").options:
+        if name == "--data-raw" and not value.startswith("@"):
+            name = "-d"
+        if name in _SENDS:
+            value = _json_form(value)
+        elif name == "-H":
+            header, colon, content = value.partition(":")
+            value = f"{header.lower()}{colon}{content.strip()}"
+        options.append((name, value))
+    given = {name for name, _ in options}
+    implied = "HEAD" if "-I" in given else "POST" if given & set(_SENDS) and "-G" not in given else "GET"
+    method = (line.option("-X") or implied).upper()
+    if method != implied:
+        options.append(("-X", method))
+    operands = tuple(operand.rstrip("/") if operand.count("/") <= 3 else operand for operand in line.operands)
+    return replace(line, options=tuple(sorted(options)), operands=operands)
+
+
+def _json_form(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True) if text.lstrip().startswith(("{", "[")) else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def _tar(line: Line) -> Line:
+    # What packed an archive is seen from it when it is unpacked.
+    return line.without("-z", "-j", "-J") if line.option("-x") is not None or line.option("-t") is not None else line
+
+
+def _sed(line: Line) -> Line:
+    """The script as an operand, its delimiter a slash where that reads the same."""
+    scripts = line.values("-e")
+    operands = (";".join(scripts), *line.operands) if scripts else line.operands
+    if not operands:
+        return line
+    script = operands[0]
+    found = _SUBSTITUTION.fullmatch(script)
+    if found is not None and found[1] != "/" and "/" not in found[2] and found[2].count(found[1]) == 1:
+        script = f"s/{found[2].replace(found[1], '/')}/{found[3]}"
+    return replace(line.without("-e"), operands=(script, *operands[1:]))
+
+
+def _awk(line: Line) -> Line:
+    """The program in one spelling, behind its field separator."""
+    operands = list(line.operands)
+    options: tuple[tuple[str, str], ...] = ()
+    if operands and operands[0].startswith("-F"):
+        flag = operands.pop(0)
+        options = (("-F", flag[2:] or (operands.pop(0) if operands else "")),)
+    if not operands or operands[0].startswith("-"):
+        return line
+    program = re.sub(r"\s*([{}();,])\s*", r"\1", " ".join(operands[0].split()))
+    return replace(line, name="awk", options=options, operands=(program, *operands[1:]))
+
+
+def _systemctl(line: Line) -> Line:
+    return replace(line, operands=tuple(operand.removesuffix(".service") for operand in line.operands))
+
+
+def _sql(line: Line) -> Line:
+    options = tuple((name, sql_form(value) if name in ("-c", "-e") else value) for name, value in line.options)
+    operands = tuple(sql_form(word) if " " in word else word for word in line.operands)
+    return replace(line, options=options, operands=operands)
+
+
+def _go(line: Line) -> Line:
+    means_here = not line.operands and line.name in ("go test", "go build", "go vet")
+    return replace(line, operands=(".",)) if means_here else line
+
+
+def _cargo(line: Line) -> Line:
+    return replace(line, operands=tuple(word for word in line.operands if word != "--nocapture"))
+
+
+def _version(line: Line) -> Line:
+    """The program's version, however it is asked for."""
+    asked = (line.options, line.operands)
+    if asked in (((("-V", ""),), ()), ((("--version", ""),), ()), ((("-v", ""),), ()), ((("-version", ""),), ())):
+        return replace(line, options=(("--version", ""),))
+    return line
+
+
+def _kubectl(line: Line) -> Line:
+    first, *rest = line.operands or ("",)
+    if first in ("get", "describe", "delete", "logs") and rest:
+        rest = [*rest[0].split("/", 1), *rest[1:]]
+        return replace(line, operands=(first, _KUBERNETES_KINDS.get(rest[0], rest[0]), *rest[1:]))
+    return line
+
+
+def _make(line: Line) -> Line:
+    """Variables may stand anywhere."""
+    given = sorted(operand for operand in line.operands if "=" in operand)
+    return replace(line, operands=(*given, *(operand for operand in line.operands if "=" not in operand)))
+
+
+def _ps(line: Line) -> Line:
+    """All processes, in the words of either of its two dialects."""
+    letters = {option.lstrip("-") for option, _ in line.options}
+    is_all = letters in ({"a", "u", "x"}, {"e", "f"}, {"e"}, {"A"}, {"a", "x"}, {"e", "F"})
+    return replace(line, options=(("-e", ""),)) if is_all and not line.operands else line
+
+
+def _echo(line: Line) -> Line:
+    return replace(line, name="pwd", operands=()) if line.operands == ("\0${PWD}",) else line
+
+
+def _printenv(line: Line) -> Line:
+    if len(line.operands) == 1 and not line.options:
+        return replace(line, name="echo", operands=(f"\0${{{line.operands[0]}}}",))
+    return line
+
+
+def _chmod(line: Line) -> Line:
+    mode, *files = line.operands or ("",)
+    return replace(line, operands=(f"a{mode}" if mode.startswith("+") else mode, *files))
+
+
+def _wget(line: Line) -> Line:
+    """`wget` in the words of `curl`."""
+    if any(option not in ("-O",) for option, _ in line.options):
+        return line
+    target = line.option("-O")
+    saved = (("-O", ""),) if target is None else () if target == "-" else (("-o", target),)
+    return _curl(_renamed(line, "curl", tuple(sorted((("-L", ""), *saved))), line.operands))
+
+
+def _identity(line: Line) -> Line:
+    return replace(line, name="whoami", options=()) if line.options == (("-nu", ""),) else line
+
+
+_TELL_THEIR_VERSION = (
+    "python", "node", "npm", "git", "docker", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
+)  # fmt: skip
+_RULES: dict[str, Callable[[Line], Line]] = {
+    "git log": _git_log,
+    "git diff": _git_revisions,
+    "git show": _git_revisions,
+    "git branch": _git_branch,
+    "git rev-parse": _git_rev_parse,
+    "git switch": _git_switch,
+    "git reset": _git_reset,
+    "git stash": _git_stash,
+    "pytest": _pytest,
+    "curl": _curl,
+    "tar": _tar,
+    "sed": _sed,
+    "awk": _awk,
+    "gawk": _awk,
+    "systemctl": _systemctl,
+    "psql": _sql,
+    "sqlite3": _sql,
+    "mysql": _sql,
+    "go": _go,
+    "cargo test": _cargo,
+    **dict.fromkeys(_TELL_THEIR_VERSION, _version),
+    "ps": _ps,
+    "make": _make,
+    "echo": _echo,
+    "printenv": _printenv,
+    "chmod": _chmod,
+    "wget": _wget,
+    "kubectl": _kubectl,
+    "id": _identity,
+}
+
+
+def sql_form(statement: str) -> str:
+    """A statement with its words in one case, single spaces and no closing semicolon; quoted text stays as it is."""
+    parts = re.split(r"('(?:[^']|'')*'|\"[^\"]*\")", statement.strip().rstrip(";"))
+    plain = [
+        re.sub(r"\s*([=<>!,()*+/]+)\s*", r"\1", re.sub(r"\s+", " ", part)).lower() if place % 2 == 0 else part
+        for place, part in enumerate(parts)
+    ]
+    return "".join(plain).strip()

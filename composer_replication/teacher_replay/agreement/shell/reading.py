@@ -1,0 +1,60 @@
+"""Which commands only look: they ask, test or check, and may change places with each other."""
+
+from __future__ import annotations
+
+import re
+
+from composer_replication.teacher_replay.agreement.shell.lines import Line
+
+# These rewrite files if told so, and those unless told otherwise.
+_FIXERS = {"ruff check": "--fix", "eslint": "--fix", "cargo clippy": "--fix"}
+_FORMATTERS = {
+    "black": "--check",
+    "isort": "--check",
+    "ruff format": "--check",
+    "prettier": "-c",
+    "cargo fmt": "--check",
+}
+_ASKS = frozenset(
+    {
+        "pwd", "whoami", "date", "env", "hostname", "uptime", "nproc", "id", "awk", "test", "npm ls", "npm view",
+        "npm outdated", "pip show", "pip freeze", "pip check", "docker image ls", "docker inspect", "docker info",
+        "cargo tree", "go list", "go env", "go version", "git describe", "git ls-remote", "git ls-tree", "git shortlog",
+        "git rev-list", "git merge-base", "cargo test", "phpunit", "rspec", "jest", "tox", "mix test", "ctest",
+        "pyright", "pylint", "bandit", "tsc", "shellcheck", "hadolint", "golangci-lint", "rubocop",
+        "python -m unittest",
+    }
+)  # fmt: skip
+_RUNS = ("npm run", "yarn run", "pnpm run", "make", "mvn", "gradle", "tox", "just", "rake")
+_CHECK = re.compile(r"(?:test|lint|check|typecheck|type-check|types|vet|audit)(?:[:-][\w:-]+)?")
+_SENDS_OR_SAVES = ("-X", "-d", "-F", "-o", "-O", "-T", "--json", "--data-binary")
+_LISTS = ("-a", "-r", "-v", "-vv", "--list", "--show-current")
+_KUBECTL_ASKS = ("get", "describe", "logs", "top", "version", "explain")
+
+
+def only_reads(line: Line) -> bool:
+    """Whether a command changes nothing that another one could see."""
+    if line.redirects:
+        return False
+    if line.name == "find":
+        return not any(word in ("-delete", "-exec", "-execdir", "-ok") for word in line.operands)
+    if line.name in _FIXERS:
+        return line.option(_FIXERS[line.name]) is None
+    if line.name in _FORMATTERS:
+        return line.option(_FORMATTERS[line.name]) is not None
+    if line.name == "sed":
+        return line.option("-i") is None
+    if line.name == "curl":
+        return all(
+            line.option(name) is None for name in ("-X", "-d", "-F", "-o", "-O", "-T", "--json", "--data-binary")
+        )
+    if line.name == "kubectl":
+        return line.operands[:1] != () and line.operands[0] in _KUBECTL_ASKS
+    if line.inner is not None and line.inner.name:
+        return only_reads(line.inner)
+    if line.name in ("git branch", "git tag", "git remote", "git stash"):
+        return line.operands in ((), ("list",)) and all(option in _LISTS for option, _ in line.options)
+    if line.name in _RUNS:
+        return bool(line.operands) and all(_CHECK.fullmatch(operand) or "=" in operand for operand in line.operands)
+    asks = any(option in ("--version", "--help", "-V") for option, _ in line.options)
+    return asks or line.command.has("reads") or line.name in _ASKS

@@ -1,0 +1,153 @@
+"""A simple command: its words, the variables set for it, where its output goes, and what wraps it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from composer_replication.teacher_replay.agreement.shell.grouping import ASSIGNMENT
+from composer_replication.teacher_replay.agreement.shell.lines import is_plain, program_name
+from composer_replication.teacher_replay.agreement.shell.words import (
+    ACTIVE,
+    Operator,
+    Redirect,
+    ShellSyntaxError,
+    Token,
+    globs_as_text,
+    spelled_out,
+)
+
+# Variables about how output looks.
+_SHOWN_VARIABLES = (
+    "NO_COLOR=", "FORCE_COLOR=0", "PAGER=cat", "GIT_PAGER=", "TERM=dumb", "PYTHONUNBUFFERED=", "CLICOLOR=",
+)  # fmt: skip
+_IN_ENVIRONMENT = re.compile(r"(?P<folder>(?:.*/)?\.?v?env)/bin/(?P<name>[\w.-]+)")
+_HERE = re.compile(rf"^{ACTIVE}\$\{{PWD\}}/")
+# Brackets that belong to a name: the extras of a package, the parameters of a test.
+_BRACKETED_NAME = re.compile(rf"[\w./-]*{ACTIVE}\[[\w,-]+\](?:[=<>~!].*)?|[^{ACTIVE}]*::.*")
+
+
+@dataclass
+class Simple:
+    """The parts of a simple command; `document` is the text of its here-document, beginning with `ACTIVE` if the shell
+    fills something in."""
+
+    words: list[str] = field(default_factory=list)
+    variables: list[str] = field(default_factory=list)
+    redirects: tuple[tuple[str, str], ...] = ()
+    document: str | None = None
+
+
+def simple_command(tokens: Sequence[Token], known: Mapping[str, str]) -> Simple:
+    """Take a simple command apart, and out of what only measures or wraps it; `known` are values of variables.
+
+    Raises:
+        ShellSyntaxError: it is none.
+    """
+    found = Simple()
+    redirects: list[tuple[str, str]] = []
+    for token in tokens:
+        if isinstance(token, Redirect):
+            if token.operator == "<<":
+                found.document = token.target if token.is_literal else f"{ACTIVE}{token.target}"
+            elif not is_shown_redirect(token):
+                redirects.append(_usual_redirect(token))
+        elif isinstance(token, Operator):
+            raise ShellSyntaxError(f"{token.text!r} stands in a simple command")
+        elif not found.words and ASSIGNMENT.match(token.text):
+            found.variables.append(token.text)
+        else:
+            text = token.text
+            for name, value in known.items():
+                text = text.replace(f"{ACTIVE}${{{name}}}", value)
+            found.words += [_usual_word(word) for word in spelled_out(text)]
+    found.redirects = tuple(sorted(redirects))
+    if not found.words and redirects:
+        # A redirection alone empties a file.
+        found.words = [":"]
+    _unwrap(found)
+    _name_environment(found)
+    found.variables = [one for one in found.variables if not one.startswith(_SHOWN_VARIABLES)]
+    return found
+
+
+def is_shown_redirect(redirect: Redirect) -> bool:
+    """Errors beside the output, or thrown away; nothing to read."""
+    if redirect.descriptor == "2":
+        return redirect.target in ("1", "/dev/null", "/dev/stdout")
+    return redirect.operator == "<" and redirect.target == "/dev/null"
+
+
+def script_of(words: Sequence[str]) -> str | None:
+    """The text of `bash -c text`; None for any other command."""
+    if program_name(words[0]) not in ("bash", "sh", "zsh", "dash"):
+        return None
+    for place, word in enumerate(words[1:], start=1):
+        if not re.fullmatch(r"-[a-z]+", word):
+            return None
+        if "c" in word:
+            rest = words[place + 1 :]
+            return rest[0] if len(rest) == 1 and is_plain(rest[0]) else None
+    return None
+
+
+def _usual_redirect(redirect: Redirect) -> tuple[str, str]:
+    """Output by any name: `1>`, `&>` and `>&` are `>`, with or without the errors."""
+    descriptor = "" if redirect.descriptor in ("1", "&") else redirect.descriptor
+    operator = ">" if redirect.operator == ">&" and not redirect.target.isdigit() else redirect.operator
+    return descriptor + operator, redirect.target
+
+
+def _usual_word(word: str) -> str:
+    """A word in which the shell finds no file by its marks: a URL, a test, a package with extras."""
+    word = _HERE.sub("./", word)
+    return globs_as_text(word) if "://" in word or _BRACKETED_NAME.fullmatch(word) else word
+
+
+def _unwrap(found: Simple) -> None:
+    """Take the command out of `time`, `timeout 60`, `env X=1` and the like."""
+    while found.words:
+        first, rest = found.words[0], found.words[1:]
+        name = program_name(first.removeprefix("\\"))
+        is_command = name == "command" and rest[:1] not in (["-v"], ["-V"])
+        if name in ("time", "nohup", "exec", "builtin", "unbuffer") or is_command:
+            rest = _behind_options(rest, valued=())
+        elif name == "env" and rest and not rest[0].startswith("-"):
+            while rest and ASSIGNMENT.match(rest[0]):
+                found.variables.append(rest.pop(0))
+        elif name in ("timeout", "gtimeout"):
+            rest = _behind_options(rest, valued=("-k", "-s", "--signal", "--kill-after"))[1:]
+        elif name == "nice":
+            rest = _behind_options(rest, valued=("-n",))
+        elif name == "stdbuf":
+            rest = _behind_options(rest, valued=("-o", "-i", "-e"))
+        else:
+            found.words[0] = name if first.startswith("\\") else first
+            return
+        if not rest:
+            return
+        found.words = rest
+
+
+def _behind_options(words: list[str], valued: Sequence[str]) -> list[str]:
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        place += 2 if words[place] in valued else 1
+    return words[place:]
+
+
+def _name_environment(found: Simple) -> None:
+    """`.venv/bin/python` is `python` in that environment."""
+    place = _IN_ENVIRONMENT.fullmatch(found.words[0]) if found.words else None
+    if place is not None and place["name"] != "activate":
+        found.words[0] = place["name"]
+        found.variables.append(f"VIRTUAL_ENV={place['folder'].removeprefix('./')}")
+
+
+def activated(words: Sequence[str]) -> str | None:
+    """The variable that `source .venv/bin/activate` stands for; None for any other command."""
+    place = _IN_ENVIRONMENT.fullmatch(words[1]) if words[0] in ("source", ".") and len(words) == 2 else None
+    if place is None or place["name"] != "activate":
+        return None
+    return f"VIRTUAL_ENV={place['folder'].removeprefix('./')}"

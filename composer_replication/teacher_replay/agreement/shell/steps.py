@@ -1,0 +1,195 @@
+"""A shell command as steps: pipelines one after the other, each with the directory and the variables it runs in.
+
+`cd`, `export`, wrappers such as `timeout` and `bash -c`, and echoes that only announce are taken into account and are
+no steps themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from composer_replication.teacher_replay.agreement.paths import seen_from
+from composer_replication.teacher_replay.agreement.shell.grouping import (
+    ASSIGNMENT,
+    BETWEEN,
+    OPENS,
+    inside_parentheses,
+    items,
+    levels,
+    split,
+    straightened,
+)
+from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, is_plain, read_line
+from composer_replication.teacher_replay.agreement.shell.simple_commands import (
+    activated,
+    is_shown_redirect,
+    script_of,
+    simple_command,
+)
+from composer_replication.teacher_replay.agreement.shell.words import (
+    ACTIVE,
+    Operator,
+    Redirect,
+    ShellSyntaxError,
+    Token,
+    Word,
+    shell_tokens,
+)
+
+_DEEPEST = 5
+# Options that say where a program runs.
+_OWN_DIRECTORY = {"git": "-C", "make": "-C", "npm": "--prefix", "yarn": "--cwd", "pnpm": "-C", "go": "-C"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A pipeline. `directory` is None if nothing says where it runs; `documents` are the here-documents of its stages,
+    by stage; `raw` is set instead of stages for what is not a plain pipeline (loops, conditions, alternatives)."""
+
+    stages: tuple[Line, ...] = ()
+    directory: str | None = None
+    documents: tuple[str | None, ...] = ()
+    in_background: bool = False
+    raw: Form | None = None
+
+
+@dataclass
+class _Surroundings:
+    directory: str | None = None
+    variables: list[str] = field(default_factory=list)
+    before: list[str | None] = field(default_factory=list)
+    known: dict[str, str] = field(default_factory=dict)
+
+    def go(self, directory: str | None) -> None:
+        self.before.append(self.directory)
+        self.directory = None if directory == "." else directory
+
+
+def shell_steps(command: str, directory: str | None = None) -> list[Step]:
+    """The steps of a command that runs in a directory.
+
+    Raises:
+        ShellSyntaxError: it cannot be read.
+    """
+    around = _Surroundings(None if directory == "." else directory)
+    steps = list(_steps(shell_tokens(command), around, 0))
+    if not steps:
+        # Nothing is done but that the shell stands elsewhere, or knows a variable.
+        return [Step(raw=(around.directory or "", *sorted(around.variables), *sorted(around.known.items())))]
+    doing = [step for step in steps if not _only_tells(step)]
+    return doing or steps
+
+
+def _steps(tokens: Sequence[Token], around: _Surroundings, depth: int) -> Iterator[Step]:
+    if depth > _DEEPEST:
+        raise ShellSyntaxError("too many shells inside each other")
+    for item, in_background in items(tokens):
+        alternatives = split(item, "||")
+        while len(alternatives) > 1 and _is_harmless(alternatives[-1]):
+            alternatives.pop()
+        if len(alternatives) > 1:
+            flat = tuple(("||", *_flat(alternative)) for alternative in alternatives)
+            yield Step(directory=around.directory, raw=flat, in_background=in_background)
+            continue
+        for pipeline in split(alternatives[0], "&&"):
+            for step in _pipeline(pipeline, around, depth):
+                yield replace(step, in_background=step.in_background or in_background)
+
+
+def _pipeline(tokens: list[Token], around: _Surroundings, depth: int) -> Iterator[Step]:
+    if (inside := inside_parentheses(tokens)) is not None:
+        yield from _steps(inside, replace(around, variables=list(around.variables)), depth + 1)
+    elif tokens[0] == Word("{") and tokens[-1] == Word("}"):
+        yield from _steps(tokens[1:-1], around, depth + 1)
+    elif (straight := straightened(tokens)) is not None:
+        yield from _steps(straight, around, depth + 1)
+    elif any(level > 0 for _, level in levels(tokens)) or tokens[0] in (Word("!"), Word("function")):
+        yield Step(directory=around.directory, raw=_flat(tokens))
+    else:
+        yield from _plain_pipeline(tokens, around, depth)
+
+
+def _plain_pipeline(tokens: list[Token], around: _Surroundings, depth: int) -> Iterator[Step]:
+    commands = [simple_command(part, around.known) for whole in split(tokens, "|") for part in split(whole, "|&")]
+    first = commands[0]
+    if len(commands) == 1:
+        if not first.words:
+            # Not handed to programs: they are put in where they are used.
+            around.known.update((name, value) for name, _, value in (one.partition("=") for one in first.variables))
+            return
+        if (script := script_of(first.words)) is not None and not first.redirects:
+            inner = _Surroundings(around.directory, [*around.variables, *first.variables])
+            yield from _steps(shell_tokens(script), inner, depth + 1)
+            return
+        if _changes_surroundings(first.words, around):
+            return
+    stages = []
+    for command in commands:
+        if not command.words:
+            raise ShellSyntaxError("a pipeline has an empty part")
+        variables = tuple(sorted({*around.variables, *command.variables}))
+        stages.append(replace(read_line(command.words), variables=variables, redirects=command.redirects))
+    directory = around.directory
+    own = _OWN_DIRECTORY.get(stages[0].name.partition(" ")[0])
+    if own is not None and len(stages) == 1 and (moved := stages[0].option(own)) is not None:
+        directory = seen_from(directory, moved)
+        stages[0] = stages[0].without(own)
+    yield Step(tuple(stages), directory, tuple(command.document for command in commands))
+
+
+def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
+    """Whether a command only changes where, and with which variables, the next ones run."""
+    name = words[0]
+    if name in ("cd", "pushd"):
+        target = next((word for word in words[1:] if not word.startswith("-")), f"{ACTIVE}${{HOME}}")
+        back = words[1:2] == ["-"] and around.before
+        around.go(around.before[-1] if back else seen_from(around.directory, target))
+        return True
+    if name == "popd" and around.before:
+        around.go(around.before[-1])
+        return True
+    if (variable := activated(words)) is not None:
+        around.variables.append(variable)
+        return True
+    if name == "export" and len(words) > 1 and all(ASSIGNMENT.match(word) for word in words[1:]):
+        around.variables += words[1:]
+        return True
+    return name == "set" and all(re.fullmatch(r"[-+][euxo]+|pipefail", word) for word in words[1:])
+
+
+def _is_harmless(tokens: Sequence[Token]) -> bool:
+    """What stands behind `||` only so that nothing looks like a failure."""
+    if any(isinstance(token, Operator) for token in tokens):
+        return False
+    words = [token.text for token in tokens if isinstance(token, Word)]
+    return words in (["true"], [":"], ["exit", "0"]) or words[:1] == ["echo"]
+
+
+def _only_tells(step: Step) -> bool:
+    """Whether a step prints a text of its own, or the exit status, and nothing else."""
+    if step.raw is not None or len(step.stages) != 1 or step.in_background:
+        return False
+    line = step.stages[0]
+    if line.redirects or step.documents[0] is not None:
+        return False
+    status = re.compile(f"{ACTIVE}\\$\\{{(?:\\?|PIPESTATUS)[^}}]*\\}}")
+    tells = line.name in ("echo", "printf") and all(is_plain(status.sub("", word)) for word in line.operands)
+    return tells or line.name in ("true", ":", "clear")
+
+
+def _flat(tokens: Sequence[Token]) -> Form:
+    """What is no plain pipeline, as the words and operators that it consists of."""
+    parts: list[object] = []
+    for token in tokens:
+        if isinstance(token, Redirect):
+            if not is_shown_redirect(token):
+                parts.append((token.descriptor, token.operator, token.target))
+        elif isinstance(token, Operator):
+            # A newline before or behind a keyword, or a doubled separator, says nothing.
+            if token.text != ";" or (parts and parts[-1] not in (*BETWEEN, *OPENS, ";", "{", "(")):
+                parts.append(token.text)
+        else:
+            parts.append(token.text)
+    return tuple(parts)

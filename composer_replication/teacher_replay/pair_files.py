@@ -1,0 +1,167 @@
+"""Pairs on disk: as they are (JSONL), and as preference data for training (JSONL or Parquet).
+
+Files appear whole or not at all, and are written as the pairs come: a million of them need no more memory than a few.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from composer_replication._optional import require
+from composer_replication.teacher_replay.preference import preference_row
+from composer_replication.teacher_replay.records import DPOPair
+from composer_replication.traces import dump_json
+
+logger = logging.getLogger(__name__)
+
+_COLUMNS = ("prompt", "chosen", "rejected", "tools")
+_FIELDS = {"state_id": str, "state_messages": list, "chosen": str, "rejected": str, "n_teachers_agreeing": int}
+# A row group ends with whichever comes first: long histories make few rows large.
+_GROUP_ROWS = 1_000
+_GROUP_CHARACTERS = 16_000_000
+
+
+def save_pairs(pairs: Iterable[DPOPair], path: str | os.PathLike[str]) -> None:
+    """Write pairs to JSONL, one a line; parent folders are made.
+
+    Raises:
+        OSError: the file cannot be written; what was there before is still there.
+    """
+    _write_lines(({**pair, "state_messages": list(pair["state_messages"])} for pair in pairs), Path(path))
+
+
+def load_pairs(path: str | os.PathLike[str]) -> Iterator[DPOPair]:
+    """The pairs of a file that `save_pairs` wrote, one at a time; blank lines are passed over.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line is no pair; the message names it.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"{source}: no such file; save_pairs writes one")
+    return _pairs_in(source)
+
+
+def save_preference(pairs: Iterable[DPOPair], path: str | os.PathLike[str]) -> int:
+    """Write pairs as preference data for TRL (see `preference_row`), by the ending of the path; returns how many.
+
+    `.parquet` is read back exactly by `datasets` (messages are JSON there, so no message gets keys of another); large
+    `.jsonl` files are better read with `features` given, for `datasets` guesses them from the beginning. A pair whose
+    state has no messages cannot be rendered by any chat template, and is left out.
+
+    Raises:
+        ValueError: another ending.
+        MissingExtraError: Parquet without the extra "replay".
+        OSError: the file cannot be written; what was there before is still there.
+    """
+    target = Path(path)
+    writers = {".jsonl": _write_lines, ".parquet": _write_parquet}
+    if target.suffix not in writers:
+        raise ValueError(f"{target.name!r} must end in .jsonl or .parquet: the ending says how the pairs are written")
+    return writers[target.suffix](_rows(pairs), target)
+
+
+def _rows(pairs: Iterable[DPOPair]) -> Iterator[dict[str, Any]]:
+    without_messages = 0
+    for pair in pairs:
+        if len(pair["state_messages"]):
+            yield preference_row(pair)
+        else:
+            without_messages += 1
+    if without_messages:
+        logger.warning("%d pairs are left out: their states have no messages to render", without_messages)
+
+
+def _pairs_in(path: Path) -> Iterator[DPOPair]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                pair = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path}, line {number}: no JSON ({error})") from None
+            if not isinstance(pair, dict):
+                raise ValueError(f"{path}, line {number}: no pair, but a {type(pair).__name__}")
+            wrong = [key for key, kind in _FIELDS.items() if not isinstance(pair.get(key), kind)]
+            if wrong:
+                raise ValueError(
+                    f"{path}, line {number}: no pair, {wrong[0]!r} is missing or no {_FIELDS[wrong[0]].__name__}"
+                )
+            yield pair  # type: ignore[misc]
+
+
+def _write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
+    count = 0
+    with _whole_file(path) as temporary, temporary.open("wb", buffering=1 << 18) as file:
+        for row in rows:
+            file.write(_encoded(row) + b"\n")
+            count += 1
+    return count
+
+
+def _write_parquet(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
+    arrow = require("pyarrow", "replay")
+    parquet = require("pyarrow.parquet", "replay")
+    # Each message is JSON: as a struct it would get every key that any message has, and templates look for keys.
+    messages = arrow.list_(arrow.json_())
+    schema = arrow.schema([(column, messages) for column in _COLUMNS])
+    count = 0
+    remaining = iter(rows)
+
+    def write_group(writer: Any) -> int:
+        # A function of its own, so that a group is gone before the next one is made.
+        group = list(_group(remaining))
+        if not group:
+            return 0
+        texts = arrow.list_(arrow.string())
+        columns = [arrow.array([row[column] for row in group], texts).cast(messages) for column in _COLUMNS]
+        writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+        return len(group)
+
+    with _whole_file(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        while written := write_group(writer):
+            count += written
+    return count
+
+
+def _group(rows: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, list[str] | None]]:
+    """The next rows that go into the file together, every message as JSON text."""
+    characters = 0
+    for row in islice(rows, _GROUP_ROWS):
+        texts = {
+            column: None if row.get(column) is None else [_encoded(one).decode() for one in row[column]]
+            for column in _COLUMNS
+        }
+        yield texts
+        characters += sum(len(text) for column in texts.values() for text in column or ())
+        if characters > _GROUP_CHARACTERS:
+            return
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return dump_json(value).encode()
+    except UnicodeEncodeError:
+        # Half a character, as a cut output leaves it: JSON can spell it, UTF-8 cannot.
+        return json.dumps(value).encode()
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of `path` once all is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
