@@ -236,9 +236,10 @@ def _gentle_interrupt(stop: asyncio.Event, errors: Console) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def interrupted() -> None:
-        errors.print("stopping: waiting for the calls under way (Ctrl-C again leaves them in doubt)")
-        stop.set()
+        # The handler first: a second Ctrl-C that comes while this is printed must not be lost.
         loop.remove_signal_handler(signal.SIGINT)
+        stop.set()
+        errors.print("stopping: waiting for the calls under way (Ctrl-C again leaves them in doubt)")
 
     try:
         loop.add_signal_handler(signal.SIGINT, interrupted)

@@ -275,7 +275,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     ),
     "no env file": (["states.jsonl", *MADE, "--env-file", "no.env"], 2, "'no.env' does not exist"),
     "cap": (["states.jsonl", *MADE, "--max-usd", "-1"], 2, "Invalid value for '--max-usd'"),
-    "no cap": (["states.jsonl", *MADE, "--max-usd", "nan"], 2, "max_total_usd must be an amount of 0 or more, not nan"),
+    "no cap": (["states.jsonl", *MADE, "--max-usd", "inf"], 2, "max_total_usd must be an amount of 0 or more, not inf"),
     "limit": (["states.jsonl", *MADE, "--limit", "0"], 2, "Invalid value for '--limit'"),
     "gate": (["states.jsonl", *MADE, "--gate", "often"], 2, "'often' is not one of"),
     "too few": (["states.jsonl", *MADE, "--threshold", "3"], 2, "3 teachers cannot agree where 2 are asked: name more"),
