@@ -62,6 +62,8 @@ class LoopbackTeachers:
 
     def __init__(self, answer: Callable[[Asked], Said] = echo) -> None:
         self.answer = answer
+        # The part of every prompt that is said to come from a cache.
+        self.cached = 0.0
         self.asked: list[Asked] = []
         self.in_flight = 0
         self.peak = 0
@@ -127,28 +129,27 @@ class LoopbackTeachers:
                 self.in_flight -= 1
                 self._under_way[model] -= 1
                 self._changed.notify_all()
-        status, headers, content = _response(said, raw)
+        status, headers, content = _response(said, usage_of(raw, self.cached))
         lines = [f"HTTP/1.1 {status} x", "Content-Type: application/json", f"Content-Length: {len(content)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         # In one piece: two would wait for each other.
         handler.wfile.write("\r\n".join([*lines, "", ""]).encode() + content)
 
 
-def _response(said: Said, raw: bytes) -> tuple[int, dict[str, str], bytes]:
+def _response(said: Said, usage: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
     if isinstance(said, Refusal):
         return said.status, said.headers, json.dumps({"error": {"message": said.message}}).encode()
     finish = said.finish if isinstance(said, Cut) else "stop"
     message = said if isinstance(said, dict) else {"content": said.text if isinstance(said, Cut) else said}
-    content = {
-        "choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}],
-        "usage": usage_of(raw, message),
-    }
-    return 200, {}, json.dumps(content).encode()
+    usage["completion_tokens"] = len(json.dumps(message)) // 4
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
+    return 200, {}, json.dumps({"choices": [choice], "usage": usage}).encode()
 
 
-def usage_of(raw: bytes, message: Mapping[str, Any]) -> dict[str, int]:
+def usage_of(raw: bytes, cached: float) -> dict[str, Any]:
     """Four bytes a token."""
-    return {"prompt_tokens": len(raw) // 4, "completion_tokens": len(json.dumps(message)) // 4}
+    tokens = len(raw) // 4
+    return {"prompt_tokens": tokens, "prompt_tokens_details": {"cached_tokens": int(tokens * cached)}}
 
 
 def states_of(*texts: str, student: str = "the student's", padding: int = 0) -> list[TraceState]:

@@ -51,6 +51,7 @@ def test_every_call_is_priced_as_by_hand() -> None:
     assert teacher.uncached == (first // 4 + second // 4) * 1000 + 2 * 40 * 5000
     assert teacher.expected == first // 4 * 1000 + (second // 4 - first // 4) * 1000 + first // 4 * 100 + 2 * 40 * 5000
     assert teacher.dearest_call == (second + 1024) * 1000 + 100 * 5000
+    assert estimated(states[::-1], [spec("t")]).teachers["t"].dearest_call == teacher.dearest_call
     assert estimate.at_least == estimate.at_most == teacher.expected
     figures = estimate.as_dict()
     assert figures["at_most_usd"] == teacher.expected / NANO
@@ -76,6 +77,8 @@ def test_what_goes_into_a_cache_has_a_price_where_caches_are_asked_for() -> None
     ).teachers["t"]
     assert teacher.expected == first * 2000 + (second - first) * 2000 + first * 100
     assert teacher.uncached == (first + second) * 1000
+    elsewhere = estimated(states, [spec("t", cache_write_per_mtok=2)], expected_output_tokens=0).teachers["t"]
+    assert elsewhere.expected == first * 1000 + (second - first) * 1000 + first * 100
 
 
 @pytest.mark.parametrize("cache_control", [True, False])
@@ -143,7 +146,8 @@ def test_what_is_stored_costs_nothing_and_the_ledger_stays_as_it_is(tmp_path: Pa
 
     with LoopbackTeachers(short) as server:
         specs = [spec("a", base_url=server.url), spec("b", base_url=server.url)]
-        states = states_of("one", "two", "three", padding=9000)
+        # Something that would be redacted: an estimate has to make the prompts that the replay makes.
+        states = states_of("ghp_" + "a1B2" * 9, "two", "three", padding=9000)
         asyncio.run(replay_trace(states[:2], specs[:1], 1.0, ledger=ledger, redact=False))
         before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
         estimate = estimated(states, specs, ledger=ledger)

@@ -449,6 +449,9 @@ def test_another_limit_or_parameter_is_another_call_and_another_order_is_none(
     ask(parameters={"temperature": 1, "reasoning": {"exclude": True, "effort": "low"}})
     ask(concurrency=1, cache_control=True, family="x")
     assert len(server.asked) == 4
+    # Another teacher is another one, though it be the same model.
+    replayed(numbered(1), [server.spec("b", model="a")], ledger=tmp_path / "ledger.sqlite")
+    assert len(server.asked) == 5
 
 
 def test_identical_states_are_asked_once(server: LoopbackTeachers) -> None:
@@ -541,6 +544,20 @@ def test_the_figures_add_up(server: LoopbackTeachers, tmp_path: Path) -> None:
         assert teacher["latency_p50_s"] in [row["latency_s"] for row in of_teacher]
         assert teacher["latency_p95_s"] == max(row["latency_s"] for row in of_teacher)
     assert json.loads(json.dumps(figures)) == figures
+
+
+def test_what_a_providers_cache_saves_is_counted(server: LoopbackTeachers) -> None:
+    server.cached = 0.5
+    spec = server.spec("a", **PRICES, cached_input_per_mtok=0.5)
+    (row,) = replayed(numbered(1), [spec], max_total_usd=1.0)
+    fresh = row["prompt_tokens"] - row["cached_tokens"]
+    assert fresh >= row["cached_tokens"] > 0
+    dollars = (2 * fresh + 0.5 * row["cached_tokens"] + 10 * row["completion_tokens"]) / 10**6
+    assert row["cost_usd"] == pytest.approx(dollars)
+    figures = report_of([TraceToReplay("t", numbered(1))], [spec], max_total_usd=1.0).as_dict()
+    assert figures["spent_usd"] == pytest.approx(dollars)
+    assert figures["saved_by_prompt_cache_usd"] == pytest.approx(1.5 * row["cached_tokens"] / 10**6)
+    assert figures["teachers"]["a"]["cached_tokens"] == row["cached_tokens"]
 
 
 def test_without_money_nobody_is_asked_and_what_costs_nothing_is(server: LoopbackTeachers) -> None:

@@ -61,6 +61,8 @@ def test_the_limit_counts_states_over_all_traces(folder: Path) -> None:
 
     a, b = ["a::0000", "a::0001", "a::0002"], ["b::0000", "b::0001"]
     assert [ids(limit) for limit in range(1, 7)] == [[a[:1]], [a[:2]], [a], [a, b[:1]], [a, b], [a, b]]
+    (folder / "traces" / "two.jsonl").write_text("damaged")
+    assert ids(3) == [a]  # what is behind the limit is not read
 
 
 def test_a_trace_that_is_cut_has_the_tools_of_the_whole_one(folder: Path) -> None:
