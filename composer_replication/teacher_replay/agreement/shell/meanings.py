@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,11 @@ def usual_line(line: Line) -> Line:
         line = replace(line, options=tuple(one for one in line.options if one[0] != "-c" or one[1] not in shown))
     rule = _RULES.get(line.name) or _RULES.get(line.name.partition(" ")[0])
     return line if rule is None else rule(line)
+
+
+def _by_name(options: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Options in the order of their names; several of one name keep theirs, which may matter."""
+    return tuple(sorted(options, key=lambda option: option[0]))
 
 
 def _renamed(line: Line, name: str, options: tuple[tuple[str, str], ...], operands: tuple[str, ...]) -> Line:
@@ -91,7 +96,7 @@ def _git_stash(line: Line) -> Line:
     if line.operands[:1] in (("push",), ("save",)):
         message = line.operands[1:] if line.operands[0] == "save" else ()
         options = (*line.options, *(("-m", text) for text in message))
-        return replace(line, options=tuple(sorted(options)), operands=line.operands[1:] if not message else ())
+        return replace(line, options=_by_name(options), operands=line.operands[1:] if not message else ())
     return line
 
 
@@ -99,7 +104,7 @@ def _pytest(line: Line) -> Line:
     if line.option("--maxfail") == "1":
         line = replace(line.without("--maxfail"), options=(*line.without("--maxfail").options, ("-x", "")))
     options = tuple(one for one in line.options if one not in (("-p", "no:cacheprovider"), ("-p", "no:warnings")))
-    return replace(line, options=tuple(sorted(set(options))))
+    return replace(line, options=_by_name(dict.fromkeys(options)))
 
 
 def _curl(line: Line) -> Line:
@@ -120,7 +125,7 @@ def _curl(line: Line) -> Line:
     if method != implied:
         options.append(("-X", method))
     operands = tuple(operand.rstrip("/") if operand.count("/") <= 3 else operand for operand in line.operands)
-    return replace(line, options=tuple(sorted(options)), operands=operands)
+    return replace(line, options=_by_name(options), operands=operands)
 
 
 def _json_form(text: str) -> str:

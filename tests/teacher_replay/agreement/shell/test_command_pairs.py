@@ -316,6 +316,7 @@ SAME = [
     ("ps aux | grep [p]ython", "ps aux | grep python"),
 ]
 DIFFERENT = [
+    ("curl -F file=5 -F file=@a http://h.test/x", "curl -F file=@a -F file=5 http://h.test/x"),
     ("grep -o 'a.*' f", "grep -o a f"),
     ("grep -x 'a.*' f", "grep -x a f"),
     ("grep '[a\\-z]' f", "grep '[a-z]' f"),
