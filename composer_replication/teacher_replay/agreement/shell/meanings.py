@@ -125,7 +125,10 @@ def _curl(line: Line) -> Line:
     if method != implied:
         options.append(("-X", method))
     operands = tuple(operand.rstrip("/") if operand.count("/") <= 3 else operand for operand in line.operands)
-    return replace(line, options=_by_name(options), operands=operands)
+    # The order of headers says nothing, that of the fields of a form may.
+    headers = sorted(option for option in options if option[0] == "-H")
+    others = [option for option in options if option[0] != "-H"]
+    return replace(line, options=_by_name([*headers, *others]), operands=operands)
 
 
 def _json_form(text: str) -> str:
@@ -201,6 +204,11 @@ def _kubectl(line: Line) -> Line:
     return line
 
 
+def _docker(line: Line) -> Line:
+    """Variables, volumes and ports in any order."""
+    return _version(replace(line, options=tuple(sorted(line.options))))
+
+
 def _make(line: Line) -> Line:
     """Variables may stand anywhere."""
     given = sorted(operand for operand in line.operands if "=" in operand)
@@ -243,7 +251,7 @@ def _identity(line: Line) -> Line:
 
 
 _TELL_THEIR_VERSION = (
-    "python", "node", "npm", "git", "docker", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
+    "python", "node", "npm", "git", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
 )  # fmt: skip
 _RULES: dict[str, Callable[[Line], Line]] = {
     "git log": _git_log,
@@ -267,6 +275,7 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "go": _go,
     "cargo test": _cargo,
     **dict.fromkeys(_TELL_THEIR_VERSION, _version),
+    "docker": _docker,
     "ps": _ps,
     "make": _make,
     "echo": _echo,

@@ -9,6 +9,8 @@ import pytest
 from composer_replication.teacher_replay.agreement.action import ActionComparer
 
 SAME = [
+    ("curl -H 'A: 1' -H 'B: 2' http://h.test/x", "curl -H 'b: 2' -H 'a: 1' http://h.test/x"),
+    ("docker run -e A=1 -e B=2 -p 1:1 img", "docker run -p 1:1 -e B=2 -e A=1 img"),
     ("grep 'a.*' f", "grep a f"),
     ("grep -P '\\d' f", "rg '[0-9]' f"),
     ("make || echo failed", "make"),
