@@ -55,6 +55,10 @@ def test_a_distilled_model_is_of_both_families() -> None:
     assert not same_family(["llama-3"], "deepseek/deepseek-r1-distill-qwen-32b")
 
 
+def test_of_several_names_the_first_counts() -> None:
+    assert model_families("qwen-2-llama-merge") == {"qwen"}
+
+
 def test_a_teacher_of_the_students_family() -> None:
     assert same_family(["claude-opus-4-5-20251101"], "anthropic/claude-opus-4.7")
     assert same_family([None, "gpt-5", "claude-haiku-4-5"], "anthropic/claude-opus-4.7")

@@ -120,6 +120,11 @@ SAME = {
         call("execute_ipython_cell", code="edit_file_by_replace('/a', new_content='y', to_replace='x')"),
         edit("/a", "x", "y"),
     ),
+    "edits of two files": (
+        f"{edit('a', 'x', 'y')}\n{edit('b', 'x', 'y')}",
+        f"{edit('b', 'x', 'y')}\n{edit('a', 'x', 'y')}",
+    ),
+    "read where it stands": (bash("cd /r && cat a"), read("/r/a")),
     "a list of edits": (
         call(
             "MultiEdit",

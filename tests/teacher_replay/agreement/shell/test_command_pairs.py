@@ -9,6 +9,12 @@ import pytest
 from composer_replication.teacher_replay.agreement.action import ActionComparer
 
 SAME = [
+    ("curl -H 'A: 1' -H 'B: 2' http://h.test/x", "curl -H 'b: 2' -H 'a: 1' http://h.test/x"),
+    ("docker run -e A=1 -e B=2 -p 1:1 img", "docker run -p 1:1 -e B=2 -e A=1 img"),
+    ("grep 'a.*' f", "grep a f"),
+    ("grep -P '\\d' f", "rg '[0-9]' f"),
+    ("make || echo failed", "make"),
+    ("git reset HEAD a.py b.py", "git restore --staged b.py a.py"),
     ("ls -la src", "ls -al src/"),
     ("ls -l -a", "ls -la ."),
     ("git log --oneline -5", "git log -n 5 --oneline"),
@@ -312,6 +318,14 @@ SAME = [
     ("ps aux | grep [p]ython", "ps aux | grep python"),
 ]
 DIFFERENT = [
+    ("curl -F file=5 -F file=@a http://h.test/x", "curl -F file=@a -F file=5 http://h.test/x"),
+    ("grep -o 'a.*' f", "grep -o a f"),
+    ("grep -x 'a.*' f", "grep -x a f"),
+    ("grep '[a\\-z]' f", "grep '[a-z]' f"),
+    ("grep '\\d' f", "grep '[0-9]' f"),
+    ("make || echo failed > log", "make"),
+    ("tail -50 f | head -5", "tail -50 f"),
+    ("pytest --unknown a b", "pytest --unknown b a"),
     ("ls src", "ls lib"),
     ("git log -5", "git log -3"),
     ("git diff", "git diff --cached"),
