@@ -11,6 +11,8 @@ from typing import Any
 
 from teacher_replay.metered_replays import growing_states, read_ledger, spec_of
 
+from composer_replication.teacher_replay.ledger import Attempt, Busy, Ledger
+
 # isort: split
 from metered_billing import Teacher
 from metered_server import MeteredServer
@@ -75,3 +77,29 @@ def test_one_cap_holds_for_all(tmp_path: Path) -> None:
         # What is left would not have paid for the worst case of another call.
         dearest = max(record.billed for record in server.meter.records)
         assert cap_usd * 10**9 - server.meter.spent < 20 * dearest
+
+
+def test_a_call_of_a_process_that_dies_beside_us_is_in_doubt_and_ours_to_repeat(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    program = (
+        "import sys; from composer_replication.teacher_replay.ledger import Ledger; ledger = Ledger(sys.argv[1]);"
+        "ledger.begin('question', 'a', 70, cap=1000, budget='b'); print('begun', flush=True); sys.stdin.read()"
+    )
+    with Ledger(path) as ledger:
+        other = subprocess.Popen(
+            [sys.executable, "-c", program, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert other.stdout is not None
+        assert other.stdout.readline() == "begun\n"
+        assert ledger.begin("question", "a", 70, cap=1000, budget="b") == Busy()
+        assert ledger.find_lost() == 0
+        other.kill()
+        other.communicate()
+        assert isinstance(ledger.begin("question", "a", 70, cap=1000, budget="b"), Attempt)
+        balance = ledger.balance("b")
+        assert (balance.in_doubt, balance.in_doubt_reserved, balance.in_flight, balance.repeated) == (1, 70, 1, 1)
+        assert ledger.charged("b") == 140
