@@ -21,8 +21,8 @@ from misbehaviour import Misbehaviour
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "replay_process.py"
 TEACHERS = {
-    "a": Teacher(input_per_mtok=5, output_per_mtok=25, cached_per_mtok=0.5, cache="automatic", latency=0.1),
-    "b": Teacher(input_per_mtok=1, output_per_mtok=10, latency=0.05, latency_spread=1.0),
+    "a": Teacher(input_per_mtok=5, output_per_mtok=25, cached_per_mtok=0.5, cache="automatic", latency=0.02),
+    "b": Teacher(input_per_mtok=1, output_per_mtok=10, latency=0.01, latency_spread=1.0),
 }
 STATES = 30
 
@@ -33,6 +33,7 @@ def replay_at_once(folder: Path, server: MeteredServer, processes: int, cap_usd:
     options = {"max_total_usd": cap_usd, "ledger": str(folder / "ledger.sqlite")}
     states = growing_states(STATES)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    server.plan(*[Misbehaviour("hang")] * 2)
     started = []
     for number in range(processes):
         traces = [states[::-1] if number % 2 else states]
@@ -41,6 +42,11 @@ def replay_at_once(folder: Path, server: MeteredServer, processes: int, cap_usd:
         command = [sys.executable, str(PROGRAM), str(task)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         started.append(subprocess.Popen(command, **pipes, text=True, env=environment))
+    # The first questions hang until all have the ledger open.
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+    server.release()
     ended = [process.communicate() for process in started]
     assert [process.returncode for process in started] == [0] * processes, ended
     return [json.loads(out.splitlines()[-1]) for out, _ in ended]
@@ -63,7 +69,7 @@ def test_no_question_is_asked_twice(tmp_path: Path) -> None:
     assert len(texts[0]) == STATES * len(TEACHERS)
     calls = [result["report"]["calls"] for result in results]
     assert sum(calls) == STATES * len(TEACHERS)
-    assert sum(made > 0 for made in calls) >= 2  # or else they were not there at the same time
+    assert sum(made > 0 for made in calls) >= 2
 
 
 def test_one_cap_holds_for_all(tmp_path: Path) -> None:
