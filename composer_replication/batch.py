@@ -5,9 +5,10 @@ Not a data path for training: that is the collator's. The rendering is the same.
 
 from __future__ import annotations
 
+import copy
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from composer_replication._arguments import check_choice
 from composer_replication.causal_lm import evaluating
 from composer_replication.channels import preference_logprobs
 from composer_replication.rendering import Message, render_conversation, splice_hint
+from composer_replication.traces import parse_action
 
 VARIANTS = ("factorial", "binary_search")
 
@@ -41,11 +43,28 @@ _TOOLS: list[dict[str, Any]] = [
 _SYSTEM = {"role": "system", "content": "You are a coding agent. Use the tools, then answer."}
 
 
-class _Trace(NamedTuple):
+class SampleTrace(NamedTuple):
+    """A short agent trace in which one call goes wrong.
+
+    `messages` are in OpenAI's form but for the arguments of calls, which are dicts, as chat templates want them;
+    `tools` are the definitions that the agent had. `erring_message` is the index of the message with the wrong call,
+    `hint` what would have helped it, `better_action` the message that should stand there.
+    """
+
     messages: list[Message]
+    tools: list[dict[str, Any]]
     erring_message: int
     hint: str
     better_action: Message
+
+
+def sample_trace(variant: str = "factorial", seed: int = 42) -> SampleTrace:
+    """The trace that `build_batch` renders for the same variant and seed.
+
+    Raises:
+        ValueError: an unknown variant.
+    """
+    return copy.deepcopy(_sample(variant, random.Random(seed)))  # the caller's own: samples share their parts
 
 
 def build_batch(
@@ -56,6 +75,7 @@ def build_batch(
     variant: str = "factorial",
     align_sdpo_shapes: bool = False,
     model: torch.nn.Module | None = None,
+    pair: Mapping[str, Any] | None = None,
 ) -> dict[str, torch.Tensor]:
     """A batch that `compose_loss` takes as it is.
 
@@ -69,6 +89,8 @@ def build_batch(
         variant: "factorial" (a tool that does not exist) or "binary_search" (a wrong argument name).
         align_sdpo_shapes: pad the teacher ids to the student's length. The index pairs are right either way.
         model: the reference policy for the preference pair.
+        pair: a `DPOPair` of the erring turn, in the place of the sample's own: `chosen` and `rejected` are actions in
+            the form of `render_action`. Needs `model`.
 
     Returns:
         `input_ids`, `attention_mask`, `response_mask`, `ctx_teacher_input_ids`, `ctx_teacher_attention_mask`,
@@ -76,13 +98,17 @@ def build_batch(
         `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask,ref_logprobs}`.
 
     Raises:
-        ValueError: an unknown variant, or a tokenizer whose chat template cannot be used.
+        ValueError: an unknown variant, a tokenizer whose chat template cannot be used, a pair without a model, or one
+            that rejects another call than the sample's wrong one.
     """
-    check_choice("variant", variant, VARIANTS)
     numbers = random.Random(seed)
-    erring = _factorial_trace(numbers) if variant == "factorial" else _binary_search_trace(numbers)
+    erring = _sample(variant, numbers)
     clean = _clean_trace(numbers)
-    tools: list[dict[str, Any]] | None = _TOOLS
+    if pair is not None:
+        if model is None:
+            raise ValueError("pair needs model: the pair's reference log-probabilities come from it")
+        erring = erring._replace(better_action=_chosen(pair, erring.messages[erring.erring_message]))
+    tools: list[dict[str, Any]] | None = erring.tools
     if not _renders_tool_calls(tokenizer):
         tools = None
         erring, clean = erring._replace(messages=_as_text(erring.messages)), _as_text(clean)
@@ -129,7 +155,12 @@ def build_batch(
     return batch
 
 
-def _factorial_trace(numbers: random.Random) -> _Trace:
+def _sample(variant: str, numbers: random.Random) -> SampleTrace:
+    check_choice("variant", variant, VARIANTS)
+    return _factorial_trace(numbers) if variant == "factorial" else _binary_search_trace(numbers)
+
+
+def _factorial_trace(numbers: random.Random) -> SampleTrace:
     n = numbers.randint(4, 7)
     path = f"src/factorial_{numbers.randint(0, 99)}.py"
     product = 1
@@ -144,10 +175,10 @@ def _factorial_trace(numbers: random.Random) -> _Trace:
         _result("def factorial(n):\n    return 1 if n < 2 else n * factorial(n - 1)"),
         {"role": "assistant", "content": f"factorial({n}) is {product}."},
     ]
-    return _Trace(messages, 2, "Reminder: files are read with the tool read_file(path).", messages[4])
+    return SampleTrace(messages, _TOOLS, 2, "Reminder: files are read with the tool read_file(path).", messages[4])
 
 
-def _binary_search_trace(numbers: random.Random) -> _Trace:
+def _binary_search_trace(numbers: random.Random) -> SampleTrace:
     items = sorted(numbers.sample(range(100), 5))
     target = numbers.choice(items)
     code = f"print({items}.index({target}))"
@@ -160,7 +191,7 @@ def _binary_search_trace(numbers: random.Random) -> _Trace:
         _result(str(items.index(target))),
         {"role": "assistant", "content": f"It finds {target} at index {items.index(target)}."},
     ]
-    return _Trace(messages, 2, "Reminder: the signature is run_python(code).", messages[4])
+    return SampleTrace(messages, _TOOLS, 2, "Reminder: the signature is run_python(code).", messages[4])
 
 
 def _clean_trace(numbers: random.Random) -> list[Message]:
@@ -174,9 +205,41 @@ def _clean_trace(numbers: random.Random) -> list[Message]:
     ]
 
 
+def _chosen(pair: Mapping[str, Any], wrong_call: Message) -> Message:
+    """The pair's chosen action as a message, once it is sure that the pair is about this trace and can teach."""
+    for side in ("chosen", "rejected"):
+        if not isinstance(pair.get(side), str):
+            raise ValueError(f"pair must have the text of an action as {side!r}, got {pair.get(side)!r}")
+    if _action_message(pair["rejected"]) != wrong_call:
+        function = wrong_call["tool_calls"][0]["function"]
+        raise ValueError(
+            f"pair rejects {pair['rejected']!r}, but the call that goes wrong here is {json.dumps(function)}: take a "
+            "pair of the same variant and seed"
+        )
+    chosen = _action_message(pair["chosen"])
+    if chosen == wrong_call:
+        raise ValueError(f"pair chooses what it rejects, {pair['chosen']!r}: there is nothing to prefer")
+    return chosen
+
+
+def _action_message(action: str) -> Message:
+    """An action in the form of `render_action` as a message like the sample's, with dicts as arguments."""
+    turn = parse_action(action)
+    for call in turn.tool_calls:
+        if call.raw_arguments is not None:
+            raise ValueError(f"pair calls {call.name} with arguments that are no JSON object: {call.raw_arguments!r}")
+    if not turn.tool_calls:
+        return {"role": "assistant", "content": turn.content}
+    calls = [_function(call.name, call.arguments) for call in turn.tool_calls]
+    return {"role": "assistant", "content": turn.content, "tool_calls": calls}
+
+
 def _call(name: str, **arguments: str) -> Message:
-    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
+    return {"role": "assistant", "content": "", "tool_calls": [_function(name, arguments)]}
+
+
+def _function(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _result(text: str) -> Message:
@@ -203,8 +266,9 @@ def _as_text(messages: Sequence[Message]) -> list[Message]:
     plain: list[Message] = []
     for message in messages:
         if message.get("tool_calls"):
-            function = message["tool_calls"][0]["function"]
-            plain.append({"role": "assistant", "content": f"<tool_call>{json.dumps(function)}</tool_call>"})
+            calls = [f"<tool_call>{json.dumps(call['function'])}</tool_call>" for call in message["tool_calls"]]
+            said = [message["content"]] if message["content"] else []
+            plain.append({"role": "assistant", "content": "\n".join([*said, *calls])})
         elif message["role"] == "tool":
             plain.append({"role": "user", "content": message["content"]})
         else:

@@ -10,7 +10,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from composer_replication import build_batch, compose_loss
-from composer_replication.batch import VARIANTS
+from composer_replication.batch import VARIANTS, SampleTrace, sample_trace
+from composer_replication.traces import ToolCall, Turn, render_action
 
 BASE_KEYS = {
     "input_ids",
@@ -88,12 +89,19 @@ def test_seed_changes_the_content_and_not_the_global_random_state(qwen_tokenizer
     assert one["input_ids"].shape != other["input_ids"].shape or not torch.equal(one["input_ids"], other["input_ids"])
 
 
-def test_a_template_without_tools_still_shows_the_calls(qwen_tokenizer: Any, qwen_model: Any) -> None:
+@pytest.fixture(scope="session")
+def plain_tokenizer(qwen_tokenizer: Any) -> Any:
+    """One whose template knows no tools."""
     plain = copy.deepcopy(qwen_tokenizer)
     plain.chat_template = (
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
         "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
     )
+    return plain
+
+
+def test_a_template_without_tools_still_shows_the_calls(plain_tokenizer: Any, qwen_model: Any) -> None:
+    plain = plain_tokenizer
     batch = build_batch(plain, model=qwen_model)
     assert "open_file" in plain.decode(batch["input_ids"][0])
     assert "read_file" in plain.decode(batch["dpo_chosen_input_ids"][0])
@@ -133,3 +141,76 @@ def test_references_are_computed_without_dropout(qwen_tokenizer: Any, qwen_model
 def test_an_unknown_variant_is_named(qwen_tokenizer: Any) -> None:
     with pytest.raises(ValueError, match=r"variant must be one of 'factorial', 'binary_search', got 'sorting'"):
         build_batch(qwen_tokenizer, variant="sorting")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_sample_trace_is_what_is_rendered_and_the_callers_own(tokenizer: Any, variant: str) -> None:
+    sample = sample_trace(variant, 7)
+    batch = build_batch(tokenizer, variant=variant, seed=7)
+    ids = tokenizer.apply_chat_template(sample.messages, tools=sample.tools, return_dict=True)["input_ids"]
+    assert batch["input_ids"][0][: len(ids)].tolist() == ids
+    wrong = sample.messages[sample.erring_message]["tool_calls"][0]["function"]["name"]
+    assert wrong in tokenizer.decode(batch["input_ids"][0][batch["sdpo_student_index"][:, 1]])
+    sample.tools[0]["function"]["name"] = "gone"
+    sample.messages[0]["content"] = "gone"
+    assert "gone" not in str(sample_trace(variant, 7))
+
+
+def pair_of(sample: SampleTrace, *, said: str = "", **better: str) -> dict[str, str]:
+    """The sample's own pair as actions, or one that chooses another call."""
+
+    def action(message: dict[str, Any], content: str = "", **changed: str) -> str:
+        function = message["tool_calls"][0]["function"]
+        return render_action(
+            Turn("assistant", content, tool_calls=[ToolCall("", function["name"], function["arguments"] | changed)])
+        )
+
+    chosen = action(sample.better_action, said, **better)
+    return {"chosen": chosen, "rejected": action(sample.messages[sample.erring_message])}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_pair_of_the_samples_own_actions_changes_nothing(tokenizer: Any, qwen_model: Any, variant: str) -> None:
+    own = build_batch(tokenizer, variant=variant, model=qwen_model)
+    given = build_batch(tokenizer, variant=variant, model=qwen_model, pair=pair_of(sample_trace(variant)))
+    assert set(given) == set(own)
+    assert all(torch.equal(given[name], own[name]) for name in own)
+
+
+def test_the_chosen_side_is_the_pairs(qwen_tokenizer: Any, plain_tokenizer: Any, qwen_model: Any) -> None:
+    pair = pair_of(sample_trace(), said="Let me look.", path="./elsewhere.py")
+    for tokenizer in (qwen_tokenizer, plain_tokenizer):
+        own, given = (build_batch(tokenizer, model=qwen_model, pair=one) for one in (None, pair))
+        sides = {}
+        for side in ("chosen", "rejected"):
+            mask = given[f"dpo_{side}_response_mask"] > 0
+            sides[side] = tokenizer.decode(given[f"dpo_{side}_input_ids"][mask])
+        assert sides["chosen"].startswith("Let me look.\n<tool_call>")
+        assert "./elsewhere.py" in sides["chosen"]
+        assert "open_file" in sides["rejected"]
+        assert not torch.equal(given["dpo_chosen_ref_logprobs"], own["dpo_chosen_ref_logprobs"])
+        others = [name for name in own if not name.startswith("dpo_chosen")]
+        assert all(torch.equal(given[name], own[name]) for name in others)
+
+
+def test_a_template_without_tools_shows_every_call_of_a_pair(plain_tokenizer: Any, qwen_model: Any) -> None:
+    pair = pair_of(sample_trace())
+    pair["chosen"] += '\n[TOOL_USE] name=run_python input={"code": "1"}'
+    ids = build_batch(plain_tokenizer, model=qwen_model, pair=pair)["dpo_chosen_input_ids"][0]
+    assert plain_tokenizer.decode(ids).count("<tool_call>") == 2
+
+
+def test_a_pair_that_cannot_be_used_is_refused(qwen_tokenizer: Any, qwen_model: Any) -> None:
+    own = pair_of(sample_trace())
+    with pytest.raises(ValueError, match="pair needs model"):
+        build_batch(qwen_tokenizer, pair=own)
+    for changed, message in (
+        ({"rejected": own["chosen"]}, r"pair rejects .*read_file.*goes wrong here is .*open_file"),
+        ({"chosen": own["rejected"]}, "pair chooses what it rejects"),
+        ({"chosen": "[TOOL_USE] name=read_file input={broken"}, "read_file with arguments that are no JSON object"),
+        ({"chosen": None}, "pair must have the text of an action as 'chosen', got None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_batch(qwen_tokenizer, model=qwen_model, pair=own | changed)
+    with pytest.raises(ValueError, match="take a pair of the same variant and seed"):
+        build_batch(qwen_tokenizer, model=qwen_model, seed=43, pair=own)

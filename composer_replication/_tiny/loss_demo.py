@@ -2,14 +2,15 @@
 
 A random model is first taught both: without a hint it makes the wrong call of the sample traces, with the hint in its
 context it makes the right one. Then the channels are let loose on it, with that model as frozen teacher and reference.
-Channel 1 sees the right call only where the trace recovers, behind the error message. Whether the habit goes where it
-belongs, at the turn that went wrong, is the demonstration.
+Channel 1 sees the right call only where the trace recovers, behind the error message. Channel 3 sees it in preference
+pairs, where teachers agreed on it against the student. Whether the habit goes where it belongs, at the turn that went
+wrong, is the demonstration.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,25 +49,57 @@ def run_loss_demo(
     beta_replay: float = 0.5,
     seed: int = 0,
     warm_up_steps: int = 40,
+    pairs: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[DemoStep]:
-    """Warm a small Qwen2 up, then train it on alternating traces and yield every step."""
+    """Warm a small Qwen2 up, then train it on alternating traces and yield every step.
+
+    Args:
+        steps: optimiser steps after the warm-up.
+        template: whose chat template.
+        alpha_sdpo: weight of channel 2.
+        beta_replay: weight of channel 3; 0 needs no pairs.
+        seed: of the random model and of the traces.
+        warm_up_steps: optimiser steps in which the model gets its habit and its obedience.
+        pairs: a preference pair for each trace, by its variant, of the same seed; those of `replay_samples` if None.
+
+    Raises:
+        ValueError: a trace has no pair, or one of another trace.
+    """
+    pairs = _pairs(seed, pairs) if beta_replay else {}
     tokenizer = tiny_tokenizer(template)
     model = tiny_model("qwen2", vocab_size=len(tokenizer), seed=seed)
-    batches = [build_batch(tokenizer, variant=variant, seed=seed, model=model) for variant in VARIANTS]
-    _warm_up(model, [lesson for batch in batches for lesson in _lessons(batch)], warm_up_steps)
+    # Lessons and marks come from the traces alone, whatever the teachers have said.
+    samples = [build_batch(tokenizer, variant=variant, seed=seed, model=model) for variant in VARIANTS]
+    _warm_up(model, [lesson for sample in samples for lesson in _lessons(sample)], warm_up_steps)
     teacher = copy.deepcopy(model)
     batches = [
-        _without_the_mistake(build_batch(tokenizer, variant=variant, seed=seed, model=teacher)) for variant in VARIANTS
+        _without_the_mistake(build_batch(tokenizer, variant=variant, seed=seed, model=teacher, pair=pairs.get(variant)))
+        for variant in VARIANTS
     ]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(steps):
-        batch, trace = batches[step % len(batches)], VARIANTS[step % len(batches)]
-        right_call = _right_call(model, batch)
+        turn = step % len(VARIANTS)
+        batch, trace = batches[turn], VARIANTS[turn]
+        right_call = _right_call(model, samples[turn])
         components = compose_loss(model, batch, alpha_sdpo=alpha_sdpo, beta_replay=beta_replay, teacher_model=teacher)
         optimizer.zero_grad()
         components.total.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         yield DemoStep(step, trace, components.detached(), components.active_tokens, right_call)
+
+
+def _pairs(seed: int, given: Mapping[str, Mapping[str, Any]] | None) -> Mapping[str, Mapping[str, Any]]:
+    if given is None:
+        # Imported here: without pairs, the demo needs no teachers.
+        from composer_replication._tiny.sample_replay import replay_samples
+
+        given = replay_samples(seed).pairs
+    if missing := [variant for variant in VARIANTS if variant not in given]:
+        raise ValueError(
+            f"there is no preference pair for {', '.join(missing)}: too few teachers agreed against the student, or "
+            "the recipe dropped it; with a weight of 0 for the pairs, the demo does without"
+        )
+    return given
 
 
 def _lessons(batch: Batch) -> Iterator[Batch]:

@@ -27,6 +27,10 @@ def normalize(
             show_default=False,
         ),
     ],
+    preference: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, help="Also in TRL's preference format: .jsonl or .parquet."),
+    ] = None,
     recipe: Annotated[
         str, typer.Option(metavar="FILE", help="A data-juicer recipe: a YAML file, or default, or prose.")
     ] = "default",
@@ -62,6 +66,7 @@ def normalize(
                 executor=executor,
                 skip_dj=skip_dj,
                 processes=processes,
+                preference=preference,
                 force=force,
             )
     except FileNotFoundError as error:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from composer_replication._tiny.loss_demo import DemoStep
+    from composer_replication._tiny.sample_replay import SampleReplay
 
 
 def quickstart(
@@ -25,20 +26,39 @@ def quickstart(
 ) -> None:
     """Cure a small model of a wrong tool call, with all three channels live.
 
-    A random model is taught to make a wrong call, and to make the right one when a hint is in its context. Then it
-    trains on two traces with the wrong call in them, and the table shows whether it makes the right call without the
-    hint. Needs no download and no accelerator. Set a weight to 0 to see what the other channels do alone.
+    Two traces have a wrong call in them. Three local teachers, served over HTTP on this machine, are asked what they
+    would have done; where they agree against the student, there is a preference pair. A random model is taught to make
+    the wrong calls, and to make the right ones when a hint is in its context. Then it trains on the traces and the
+    pairs, and the table shows whether it makes the right call without the hint.
+
+    Needs no download and no accelerator. Set a weight to 0 to see what the other channels do alone; without the
+    preference pairs, no teacher is asked.
     """
     import torch
 
     from composer_replication._tiny import run_loss_demo
 
     torch.set_num_threads(1)  # for a model this small, handing work to a second thread costs more than the work
-    demo = run_loss_demo(steps=steps, template=template, alpha_sdpo=alpha_sdpo, beta_replay=beta_replay, seed=seed)
-    if as_json:
-        typer.echo(json.dumps({"steps": [asdict(step) for step in demo]}))
-        return
     console = Console()
+    replay = None
+    if beta_replay:
+        from composer_replication._tiny import replay_samples
+
+        replay = replay_samples(seed)
+        if not as_json:
+            _show_replay(console, replay)
+    demo = run_loss_demo(
+        steps=steps,
+        template=template,
+        alpha_sdpo=alpha_sdpo,
+        beta_replay=beta_replay,
+        seed=seed,
+        pairs=replay.pairs if replay is not None else None,
+    )
+    if as_json:
+        figures = replay.as_dict() if replay is not None else None
+        typer.echo(json.dumps({"replay": figures, "steps": [asdict(step) for step in demo]}))
+        return
     table = Table("step", "trace", "total", "lm_ce", "sdpo_jsd", "replay_dpo", "p(right)")
     by_trace: dict[str, list[DemoStep]] = {}
     for step in track(demo, "Warming up, then training", total=steps, console=console, transient=True):
@@ -51,3 +71,16 @@ def quickstart(
         console.print(f"{trace}: tokens behind each loss: {tokens}")
         before, after = its_steps[0].right_call, its_steps[-1].right_call
         console.print(f"{trace}: probability of the right call without the hint: {before:.3f} → {after:.3f}")
+
+
+def _show_replay(console: Console, replay: SampleReplay) -> None:
+    asked = f"{len(replay.states)} states, {len(replay.answers)} calls, ${replay.cost_usd:.4f}"
+    agreed = f"{replay.by_meaning} pairs by meaning, {replay.by_text} by text"
+    kept = f"{len(replay.pairs)} kept by the recipe {replay.recipe}"
+    if replay.recipe is None:
+        kept = "not normalised: that needs pip install 'composer-replication[replaysim]'"
+    console.print(
+        f"{len(replay.teachers)} local teachers at {replay.base_url}: {asked}; {agreed}; {kept}",
+        markup=False,
+        soft_wrap=True,
+    )

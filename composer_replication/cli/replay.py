@@ -66,7 +66,10 @@ def replay(
     budget: Annotated[
         str, typer.Option(metavar="NAME", help="Add up spending under this name; a new one starts from 0.")
     ] = "replay",
-    env_file: Annotated[Path | None, typer.Option(metavar="FILE", help="NAME=value lines that may hold keys.")] = None,
+    env_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="NAME=value lines that may hold keys."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Price the replay; call nobody, write nothing.")] = False,
     release: Annotated[
         bool, typer.Option("--release", help="Give back what calls in doubt have reserved: you have seen the bill.")
@@ -86,33 +89,38 @@ def replay(
     from composer_replication.teacher_replay.replay import ReplayOptions
     from composer_replication.teacher_replay.replay_folder import ReplayFolder
     from composer_replication.teacher_replay.sources import StateOptions, traces_to_replay
-    from composer_replication.teacher_replay.teachers import TeacherError
 
     if output is None and not dry_run:
         raise typer.BadParameter("-o DIR is missing: it says where the ledger and the answers go")
     if teacher and teachers is not None:
         raise typer.BadParameter("give --teacher or --teachers, not both")
+    if dry_run and release:
+        raise typer.BadParameter("--dry-run writes nothing, and --release does: give one of them")
+    states = StateOptions(max_history_tokens=max_history_tokens, limit=limit)
     try:
         asked = _teachers(teacher, teachers, env_file)
-    except (TeacherError, FileNotFoundError) as error:
+        options = ReplayOptions(
+            max_total_usd=max_usd,
+            ledger=ledger or (output / "ledger.sqlite" if output is not None else None),
+            budget=budget,
+            gate=gate,
+            agreement=agreement,
+            agreement_threshold=threshold,
+            min_margin=min_margin,
+            concurrency=concurrency,
+            timeout=timeout,
+            max_retries=max_retries,
+            exclude_same_family=exclude_same_family,
+        )
+    except (ValueError, FileNotFoundError) as error:
         raise typer.BadParameter(str(error)) from None
+    if gate == "sequential" and max(threshold, min_margin) > len(asked):
+        raise typer.BadParameter(
+            f"{max(threshold, min_margin)} teachers cannot agree where {len(asked)} are asked: name more, lower "
+            "--threshold and --min-margin, or give --gate none"
+        )
     if not traces.exists():
         raise typer.BadParameter(f"{traces}: there is no such folder of traces, or file of states")
-    states = StateOptions(max_history_tokens=max_history_tokens, limit=limit)
-    ledger_path = ledger or (output / "ledger.sqlite" if output is not None else None)
-    options = ReplayOptions(
-        max_total_usd=max_usd,
-        ledger=ledger_path,
-        budget=budget,
-        gate=gate,
-        agreement=agreement,
-        agreement_threshold=threshold,
-        min_margin=min_margin,
-        concurrency=concurrency,
-        timeout=timeout,
-        max_retries=max_retries,
-        exclude_same_family=exclude_same_family,
-    )
     if dry_run or output is None:
         _estimate(traces, states, asked, options, as_json=as_json)
         return
@@ -120,9 +128,10 @@ def replay(
         one.require_key()
     if next(iter(traces_to_replay(traces, StateOptions(limit=1))), None) is None:
         raise ValueError(f"{traces} holds no turn of an assistant: there is nothing to replay")
+    if options.ledger is not None and Path(options.ledger).exists():
+        # Before anything is written: it may be no ledger.
+        _open_ledger(options, release=release)
     folder = ReplayFolder(output, create=True)
-    if release:
-        _release(options)
     report = _run(traces, states, asked, options, folder, show_progress=not as_json)
     figures = report.as_dict()
     folder.write_settings(states, asked, figures)
@@ -165,13 +174,14 @@ def _estimate(
     show_estimate(Console(emoji=False, highlight=False), estimate, options)
 
 
-def _release(options: ReplayOptions) -> None:
+def _open_ledger(options: ReplayOptions, *, release: bool) -> None:
     from composer_replication.teacher_replay.ledger import Ledger
     from composer_replication.teacher_replay.prices import to_usd
 
     with Ledger(options.ledger) as ledger:
-        calls, amount = ledger.release(options.budget)
-    Console(stderr=True, highlight=False).print(f"released ${to_usd(amount):.4f} of {calls} calls in doubt")
+        if release:
+            calls, amount = ledger.release(options.budget)
+            Console(stderr=True, highlight=False).print(f"released ${to_usd(amount):.4f} of {calls} calls in doubt")
 
 
 def _run(
@@ -226,9 +236,10 @@ def _gentle_interrupt(stop: asyncio.Event, errors: Console) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def interrupted() -> None:
-        errors.print("stopping: waiting for the calls under way (Ctrl-C again leaves them in doubt)")
-        stop.set()
+        # The handler first: a second Ctrl-C that comes while this is printed must not be lost.
         loop.remove_signal_handler(signal.SIGINT)
+        stop.set()
+        errors.print("stopping: waiting for the calls under way (Ctrl-C again leaves them in doubt)")
 
     try:
         loop.add_signal_handler(signal.SIGINT, interrupted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +15,8 @@ from typing import Any
 import composer_replication
 from composer_replication.replaysim.normalizer import DJNormalizer, Executor
 from composer_replication.replaysim.recipe import load_recipe
-from composer_replication.replaysim.records import NormalizedDPOPair, check_pair
+from composer_replication.replaysim.records import NormalizedDPOPair, to_pair
+from composer_replication.teacher_replay.pair_files import load_pairs, save_preference
 
 
 @dataclass
@@ -34,63 +35,56 @@ def normalize_file(
     executor: Executor = "batched",
     skip_dj: bool = False,
     processes: int | None = None,
+    preference: str | os.PathLike[str] | None = None,
     force: bool = False,
 ) -> NormalizedFile:
     """Normalise a JSONL file of pairs into a JSONL file of `NormalizedDPOPair` rows.
 
-    The output appears whole or not at all. `OUTPUT.summary.json` holds the report, and digests of the input, the
-    recipe and the output: as long as they fit, nothing is done again, unless `force` is set.
+    Files appear whole or not at all. `OUTPUT.summary.json` holds the report, and digests of the input, the recipe and
+    what was written: as long as they fit, nothing is done again, unless `force` is set.
+
+    Args:
+        preference: where to write the pairs in TRL's preference format as well: .jsonl or .parquet.
 
     Raises:
         FileNotFoundError: there is no such file of pairs, or no such recipe.
         ValueError: a line is no pair; names the file and the line. Or see `DJNormalizer`.
         OSError: the output cannot be written.
     """
-    source, output = Path(source), Path(output)
-    if output.suffix != ".jsonl":
-        raise ValueError(f"{output}: normalised pairs are written as .jsonl")
-    if not source.is_file():
-        raise FileNotFoundError(f"{source}: there is no such file of pairs")
-    if output.exists() and output.samefile(source):
-        raise ValueError(f"{output}: this is the input; give another file")
-    made_by = _made_by(recipe, executor, skip_dj)
-    summary_path = output.with_name(output.name + ".summary.json")
+    source, outputs = Path(source), [Path(output), *([Path(preference)] if preference is not None else [])]
+    _check_paths(source, outputs)
+    summary_path = outputs[0].with_name(outputs[0].name + ".summary.json")
+    made_by = {**_made_by(recipe, executor, skip_dj), "input_sha256": _sha256(source)}
     if not force:
         summary = _read_summary(summary_path)
-        if summary is not None and summary["made_by"] == made_by and _is_unchanged(summary, source, output):
+        if summary is not None and summary["made_by"] == made_by and _are_unchanged(summary["outputs"], outputs):
             return NormalizedFile(summary["report"], up_to_date=True)
     normalizer = DJNormalizer(recipe, executor=executor, skip_dj=skip_dj, processes=processes)
-    with _writing(output) as write:
-        input_hash, output_hash = hashlib.sha256(), hashlib.sha256()
-        pairs = normalizer.normalize(read_pairs(source, input_hash))
+    with _writing(outputs[0]) as write:
+        pairs = normalizer.normalize(load_pairs(source))
         assert normalizer.report is not None
         report = normalizer.report.as_dict()
         if not report["pairs_in"]:
             raise ValueError(f"{source}: there is no pair in it")
-        write(_lines(pairs, output_hash))
-    digests = {"input_sha256": input_hash.hexdigest(), "output_sha256": output_hash.hexdigest()}
+        write(map(_line, pairs))
+    if preference is not None:
+        save_preference(map(to_pair, pairs), preference)
+    digests = [_sha256(path) for path in outputs]
     with _writing(summary_path) as write:
-        write([json.dumps({"made_by": made_by, **digests, "report": report}, indent=2).encode() + b"\n"])
+        write([json.dumps({"made_by": made_by, "outputs": digests, "report": report}, indent=2).encode() + b"\n"])
     return NormalizedFile(report, up_to_date=False)
 
 
-def read_pairs(path: Path, digest: Any) -> Iterator[dict[str, Any]]:
-    """The pairs of a JSONL file; its bytes go to `digest`.
-
-    Raises:
-        ValueError: a line is no JSON, or no pair; names the file and the line.
-    """
-    with path.open("rb", buffering=1 << 20) as file:
-        for number, line in enumerate(file, 1):
-            digest.update(line)
-            if not line.strip():
-                continue
-            try:
-                pair = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}, line {number} is no JSON: {error}") from None
-            check_pair(pair, f"{path}, line {number}")
-            yield pair
+def _check_paths(source: Path, outputs: Sequence[Path]) -> None:
+    if not source.is_file():
+        raise FileNotFoundError(f"{source}: there is no such file of pairs")
+    for path, endings in zip(outputs, ((".jsonl",), (".jsonl", ".parquet")), strict=False):
+        if path.suffix not in endings:
+            raise ValueError(f"{path}: this is written as {' or '.join(endings)}")
+        if path.exists() and path.samefile(source):
+            raise ValueError(f"{path}: this is the input; give another file")
+    if len({path.absolute() for path in outputs}) < len(outputs):
+        raise ValueError(f"{outputs[0]}: this is given for both outputs")
 
 
 def _made_by(recipe: str | os.PathLike[str] | None, executor: str, skip_dj: bool) -> dict[str, Any]:
@@ -112,14 +106,15 @@ def _read_summary(path: Path) -> dict[str, Any] | None:
         summary = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    keys = ("made_by", "input_sha256", "output_sha256", "report")
-    return summary if isinstance(summary, dict) and all(key in summary for key in keys) else None
+    kinds = {"made_by": dict, "outputs": list, "report": dict}
+    whole = isinstance(summary, dict) and all(isinstance(summary.get(key), kind) for key, kind in kinds.items())
+    return summary if whole else None
 
 
-def _is_unchanged(summary: dict[str, Any], source: Path, output: Path) -> bool:
-    if not output.is_file():
-        return False
-    return all(_sha256(path) == summary[key] for path, key in ((source, "input_sha256"), (output, "output_sha256")))
+def _are_unchanged(digests: list[str], outputs: Sequence[Path]) -> bool:
+    """Whether what is asked for is there as it was written; a run may have written one output more."""
+    known = zip(outputs, digests, strict=False)
+    return len(outputs) <= len(digests) and all(path.is_file() and _sha256(path) == digest for path, digest in known)
 
 
 def _sha256(path: Path) -> str:
@@ -130,14 +125,11 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _lines(pairs: Iterable[NormalizedDPOPair], digest: Any) -> Iterator[bytes]:
-    for pair in pairs:
-        try:
-            line = json.dumps(vars(pair), ensure_ascii=False).encode() + b"\n"
-        except UnicodeEncodeError:  # half a character, from a log; JSON can write it as an escape
-            line = json.dumps(vars(pair)).encode() + b"\n"
-        digest.update(line)
-        yield line
+def _line(pair: NormalizedDPOPair) -> bytes:
+    try:
+        return json.dumps(vars(pair), ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half a character, from a log; JSON can spell it
+        return json.dumps(vars(pair)).encode() + b"\n"
 
 
 @contextmanager

@@ -127,7 +127,7 @@ class PairFilter(_Step, Filter):  # type: ignore[misc]
             for name, value in vars(self.inner).items()
             if name.startswith(("min_", "max_")) and isinstance(value, int | float) and not isinstance(value, bool)
         }
-        if len(stats) == 1 and not self.inner.reversed_range:
+        if len(stats) == 1:
             ((name, value),) = stats.items()
             lows = [bound for key, bound in bounds.items() if key.startswith("min_")]
             highs = [bound for key, bound in bounds.items() if key.startswith("max_")]

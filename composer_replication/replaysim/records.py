@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from composer_replication.histories import assistant_message
-from composer_replication.traces import Message, parse_action
+from composer_replication.teacher_replay.records import DPOPair
+from composer_replication.traces import Message, ToolCall, Turn, parse_action, parse_arguments, render_action
 
 _REQUIRED: Mapping[str, type] = {
     "state_id": str,
@@ -124,6 +125,29 @@ def normalized(
         n_teachers_agreeing=record["n_teachers_agreeing"],
         metadata=metadata | ({"pair": record["extras"]} if record["extras"] else {}),
     )
+
+
+def to_pair(pair: NormalizedDPOPair) -> DPOPair:
+    """A normalised pair as the flat one that it would come from."""
+    made: dict[str, Any] = {
+        "state_id": pair.state_id,
+        "state_messages": pair.state_messages,
+        "chosen": _action(pair.chosen_messages),
+        "rejected": _action(pair.rejected_messages),
+        "n_teachers_agreeing": pair.n_teachers_agreeing,
+        **pair.metadata.get("pair", {}),
+    }
+    return made  # type: ignore[return-value]
+
+
+def _action(messages: Sequence[Message]) -> str:
+    """The action that `action_messages` made these of."""
+    (message,) = messages
+    calls = [
+        ToolCall(call["id"], call["function"]["name"], *parse_arguments(call["function"]["arguments"]))
+        for call in message.get("tool_calls", ())
+    ]
+    return render_action(Turn("assistant", message["content"], tool_calls=calls))
 
 
 def _encodable(text: str) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from composer_replication.teacher_replay.calls import Caller, CallRules, LedgerThread
+from composer_replication.teacher_replay.calls import Caller, CallRules
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.known_prompts import KnownPrompts
+from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.prices import to_nano
 from composer_replication.teacher_replay.prompts import PromptWriter
 from composer_replication.teacher_replay.redaction import new_redactor
@@ -24,14 +26,17 @@ PROMPT = """\
 You compare two next actions of a coding agent, proposed for the same situation. They are the same if carrying out \
 either would change the same things in the same way, or gather the same information; wording, formatting and order \
 do not matter, and neither does the text around identical tool calls. Answer with one word: SAME or DIFFERENT."""
-# Of each action. What is longer than this is no near miss of anything.
+# What is longer than this is no near miss of anything.
 _LONGEST_ACTION = 20_000
+# Questions in a row without an answer, after which no more are asked.
+_GIVE_UP_AFTER = 8
 
 
 class ActionJudge:
     """Asks a model whether two actions are the same. Use it as a context manager, from one thread.
 
-    Answers are kept in the ledger: the same question is paid for once. What is sent is redacted.
+    Answers are kept in the ledger: the same question is paid for once. What is sent is redacted. A judge that can only
+    fail is not asked again; `failed` counts questions without an answer, `no_room` those there was no money for.
 
     Args:
         teacher: the judge.
@@ -58,6 +63,7 @@ class ActionJudge:
         self._thread = threading.Thread(target=self._loop.run_forever, name="action-judge", daemon=True)
         self._thread.start()
         self._client, self._caller = self._wait(self._connect())
+        self._failed_in_a_row = 0
         self.failed = 0
         self.no_room = 0
 
@@ -79,8 +85,13 @@ class ActionJudge:
 
     def __call__(self, first: str, second: str, /) -> bool | None:
         """Whether the judge finds two actions the same; None if it does not say."""
+        if max(len(first), len(second)) > _LONGEST_ACTION:
+            return None  # cut to size, two that differ in the end would look the same
+        if self._failed_in_a_row >= _GIVE_UP_AFTER:
+            self.failed += 1
+            return None
         # In one order, so that the same question is asked once.
-        one, other = sorted((first[:_LONGEST_ACTION], second[:_LONGEST_ACTION]))
+        one, other = sorted((first, second))
         question: list[Message] = [
             {"role": "system", "content": PROMPT},
             {"role": "user", "content": f"Action A:\n{one}\n\nAction B:\n{other}"},
@@ -89,11 +100,13 @@ class ActionJudge:
         prompt = PromptWriter([state], (), new_redactor()).prompt(question)
         called = self._wait(self._caller.call(self._teacher, prompt, self._known))
         self.no_room += called.no_room
-        self.failed += called.error is not None
-        words = called.answer.text.upper().replace(".", " ").split() if called.answer is not None else []
-        if "DIFFERENT" in words:
-            return False
-        return True if "SAME" in words else None
+        if called.error is not None:
+            self.failed += 1
+            self._failed_in_a_row = _GIVE_UP_AFTER if called.hopeless else self._failed_in_a_row + 1
+        elif called.answer is not None:
+            self._failed_in_a_row = 0
+            return _verdict(called.answer.text)
+        return None
 
     async def _connect(self) -> tuple[TeacherClient, Caller]:
         client = TeacherClient(timeout=self._timeout, connections=1)
@@ -101,3 +114,13 @@ class ActionJudge:
 
     def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _verdict(text: str) -> bool | None:
+    """What a judge's answer comes to; None if it says neither, or both, or denies one."""
+    words = re.findall(r"[A-Z']+", text.upper())
+    # One that begins with its verdict may go on to explain it.
+    said = set(words[:1] if words[:1] in (["SAME"], ["DIFFERENT"]) else words)
+    if any(word == "NOT" or word.endswith("N'T") for word in said) or {"SAME", "DIFFERENT"} <= said:
+        return None
+    return True if "SAME" in said else False if "DIFFERENT" in said else None

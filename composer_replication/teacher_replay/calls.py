@@ -7,25 +7,21 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import random
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from composer_replication.teacher_replay.bills import believed, cost_of
 from composer_replication.teacher_replay.client import CallFailedError, Reply, TeacherClient
 from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
-from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, Ledger, NoRoom
+from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, NoRoom
+from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.prompts import Prompt
 from composer_replication.teacher_replay.teachers import Teacher
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 # How often to look whether another process has given something back.
 _POLL_SECONDS = 0.2
 _LONGEST_BACKOFF = 60.0
@@ -58,42 +54,6 @@ class Called:
     stopped: bool = False
     hopeless: bool = False
     tries: int = 0
-
-
-class LedgerThread:
-    """A ledger on a thread of its own: waiting for a lock or for the disk holds up no call.
-
-    What was handed over is done even if the task that waits for it is cancelled, and in the order it was handed over.
-    """
-
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
-        try:
-            self.ledger = self._thread.submit(Ledger, path).result()
-        except BaseException:
-            self._thread.shutdown()
-            raise
-
-    async def do(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
-        """Run a method of the ledger."""
-        future = asyncio.wrap_future(self._thread.submit(work, *arguments, **options))
-        return await asyncio.shield(future)
-
-    async def begin(self, *arguments: Any, **options: Any) -> Answer | Attempt | Busy | NoRoom:
-        """`Ledger.begin`; a call that is begun while its task is cancelled is given back."""
-        future = asyncio.wrap_future(self._thread.submit(self.ledger.begin, *arguments, **options))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            begun = await future
-            if isinstance(begun, Attempt):
-                await self.do(self.ledger.fail, begun, "cancelled before it was sent", "no")
-            raise
-
-    def close(self) -> None:
-        """Close the ledger, after what was handed over."""
-        self._thread.submit(self.ledger.close).result()
-        self._thread.shutdown()
 
 
 class Caller:

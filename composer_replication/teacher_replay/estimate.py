@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from composer_replication.teacher_replay.agreement.exact import ExactComparer
 from composer_replication.teacher_replay.calls import call_key
-from composer_replication.teacher_replay.families import model_family
+from composer_replication.teacher_replay.families import shared_family
+from composer_replication.teacher_replay.gating import SequentialGate
 from composer_replication.teacher_replay.known_prompts import token_bound
 from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.teacher_replay.prices import Tokens, to_usd
-from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
+from composer_replication.teacher_replay.prompts import SHORTEST_CACHED, Prompt, PromptWriter
 from composer_replication.teacher_replay.redaction import new_redactor
 from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay, cheapest_first
 from composer_replication.teacher_replay.replay_report import BYTES_PER_TOKEN
 from composer_replication.teacher_replay.teachers import Teacher
 from composer_replication.teacher_replay.tool_schemas import complete_tools
+from composer_replication.traces import without_thinking
 
 
 @dataclass
@@ -51,8 +54,9 @@ class TeacherEstimate:
 
 @dataclass
 class ReplayEstimate:
-    """A replay's price. `at_least` counts the teachers that a sequential gate always asks, `at_most` all of them;
-    without a gate both are the same. Tokens are counted as four bytes each."""
+    """A replay's price. `at_least` counts the teachers that a sequential gate asks whatever they say, `at_most` all of
+    them; without a gate both are the same, and of a gate of the user's nobody knows what it asks at least. Tokens are
+    counted as four bytes each."""
 
     traces: int = 0
     states: int = 0
@@ -97,33 +101,43 @@ def _add_trace(
     ledger: Ledger,
 ) -> None:
     estimate.traces += 1
-    families = {family for model in trace.student_models if (family := model_family(model)) is not None}
-    related = [teacher for teacher in teachers if teacher.family in families]
-    estimate.same_family.update({teacher.slug: teacher.family or "" for teacher in related})
-    asked = [one for one in teachers if not (options.exclude_same_family and one in related)]
-    # The first teachers of a sequential gate are asked whatever they say, until enough could agree.
-    always = cheapest_first(asked)[: options.agreement_threshold] if options.gate == "sequential" else asked
+    shared = {one.slug: shared_family(one.families, trace.student_models) for one in teachers}
+    related = {slug: family for slug, family in shared.items() if family is not None}
+    estimate.same_family.update(related)
+    asked = [one for one in teachers if not (options.exclude_same_family and one.slug in related)]
+    always = [one.slug for one in cheapest_first(asked)[: _fewest_asked(len(asked), options)]]
     redactor = new_redactor() if options.redact else None
     writer = PromptWriter(trace.states, complete_tools(trace.tools, trace.states), redactor)
     before: Prompt | None = None
     for state in trace.states:
         prompt = writer.prompt(state["messages"])
         estimate.states += 1
-        shared = before.size if before is not None and prompt.begins_with(before) else 0
+        beginning = before.size if before is not None and prompt.begins_with(before) else 0
+        is_certain = options.gate == "none" or without_thinking(state["student_action"]).strip()
         for teacher in asked:
             of_teacher = estimate.teachers[teacher.slug]
             if ledger.answer(call_key(teacher, prompt)) is not None:
                 of_teacher.stored += 1
                 continue
-            cost = _add_call(of_teacher, teacher, prompt, shared, options.expected_output_tokens)
-            if teacher in always:
+            cost = _add_call(of_teacher, teacher, prompt, beginning, options.expected_output_tokens)
+            if teacher.slug in always and is_certain:
                 estimate.at_least += cost
         before = prompt
 
 
+def _fewest_asked(teachers: int, options: ReplayOptions) -> int:
+    if options.gate == "none":
+        return teachers
+    if options.gate != "sequential":
+        return 0
+    gate = SequentialGate(ExactComparer(), threshold=options.agreement_threshold, min_margin=options.min_margin)
+    return gate.fewest_asked(teachers)
+
+
 def _add_call(estimate: TeacherEstimate, teacher: Teacher, prompt: Prompt, shared: int, output: int) -> int:
-    tokens, cached = prompt.size // BYTES_PER_TOKEN, shared // BYTES_PER_TOKEN
-    written = tokens - cached if teacher.cache_control else 0
+    tokens = prompt.size // BYTES_PER_TOKEN
+    cached = shared // BYTES_PER_TOKEN if shared >= SHORTEST_CACHED else 0
+    written = tokens - cached if teacher.cache_control and prompt.size >= SHORTEST_CACHED else 0
     expected = teacher.price.cost(Tokens(tokens, output, cached, written))
     worst = teacher.price.worst_case(token_bound(prompt), teacher.max_output_tokens)
     estimate.calls += 1

@@ -115,6 +115,7 @@ class Ledger:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else Path(path)
+        self._is_grouped = False
         try:
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -280,12 +281,36 @@ class Ledger:
         raise LedgerError(f"{self.path} is locked by another program: end it, or give another path")
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
+    def together(self) -> Iterator[None]:
+        """Keep all that is done within, or nothing of it, at the cost of one wait for the disk. An error must not be
+        caught within: what was done before it is lost with it."""
+        with self._committed():
+            self._is_grouped = True
             try:
                 yield
-                self._db.execute("COMMIT")
+            finally:
+                self._is_grouped = False
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if not self._is_grouped:
+            with self._committed():
+                self._db.execute("BEGIN IMMEDIATE")
+                yield
+            return
+        if not self._db.in_transaction:
+            # Only now: a group that reads what is stored locks nobody out.
+            self._db.execute("BEGIN IMMEDIATE")
+        yield
+
+    @contextmanager
+    def _committed(self) -> Iterator[None]:
+        """Commit at the end, or roll back; errors of the database become those of the ledger."""
+        try:
+            try:
+                yield
+                if self._db.in_transaction:
+                    self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")

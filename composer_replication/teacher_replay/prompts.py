@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,7 +20,16 @@ from composer_replication.traces import Message, TraceState, dump_json, parse_ar
 _ENCODER = msgspec.json.Encoder()
 _CACHE_MARK = {"type": "ephemeral"}
 # Providers take four marks; a prompt shorter than this is cached by none of them.
-_SHORTEST_CACHED = 4096
+SHORTEST_CACHED = 4096
+
+
+class Beginning(Protocol):
+    """What tells whether a prompt begins with another: the other's length in messages, and its digest."""
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Prompt:
         """The bytes of the tools and all messages: no tokenizer makes more tokens of them."""
         return self.sizes[self.length]
 
-    def begins_with(self, other: Prompt) -> bool:
+    def begins_with(self, other: Beginning) -> bool:
         """Whether another prompt is this one's beginning."""
         return other.length <= self.length and self.digests[other.length] == other.digest
 
@@ -57,10 +66,10 @@ class Prompt:
         tools = b',"tools":' + self.tools if self.tools != b"[]" else b""
         return head + tools + b',"messages":[' + b",".join(parts) + b"]}"
 
-    def marks(self, known: Sequence[Prompt]) -> list[int]:
+    def marks(self, known: Sequence[Beginning]) -> list[int]:
         """Where to put cache marks: behind the system prompt, behind the longest beginning that was already sent, and
         at the end, for the prompts to come."""
-        if self.size < _SHORTEST_CACHED:
+        if self.size < SHORTEST_CACHED:
             return []
         ends = {self.length}
         beginnings = [prompt.length for prompt in known if self.begins_with(prompt)]

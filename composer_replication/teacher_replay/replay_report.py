@@ -40,6 +40,7 @@ class TeacherUse:
     completion_tokens: int = 0
     latencies: list[float] = field(default_factory=list)
     left_alone: str | None = None
+    last_error: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; money in dollars."""
@@ -57,6 +58,7 @@ class TeacherUse:
             "latency_p50_s": self.latency(0.5),
             "latency_p95_s": self.latency(0.95),
             "left_alone": self.left_alone,
+            "last_error": self.last_error,
         }
 
     def latency(self, quantile: float) -> float | None:
@@ -93,6 +95,7 @@ class ReplayReport:
             use.no_room += 1
         elif answer is None:
             use.failed += 1
+            use.last_error = called.error
         elif called.stored:
             use.stored += 1
             use.stored_cost += answer.cost

@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 
 from composer_replication.ingestion import SYSTEM_PROMPT
+from composer_replication.ingestion.loose_json import objects
 from composer_replication.ingestion.store import load_traces
 from composer_replication.teacher_replay.replay import TraceToReplay
+from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.traces import Trace, TraceState
 
 
@@ -31,7 +33,7 @@ def traces_to_replay(path: str | os.PathLike[str], options: StateOptions | None 
 
     Raises:
         FileNotFoundError: nothing there, or no traces in it.
-        ValueError: a line of the file is no state.
+        ValueError: a line of the file is no state, or the traces are damaged.
     """
     options = options or StateOptions()
     left = options.limit
@@ -39,11 +41,14 @@ def traces_to_replay(path: str | os.PathLike[str], options: StateOptions | None 
     if not source.exists():
         raise FileNotFoundError(f"{source}: there is no such folder of traces, or file of states")
     for trace in _from_file(source) if source.is_file() else _from_folder(source, options):
-        states = trace.states if left is None else trace.states[:left]
-        if states:
-            yield TraceToReplay(trace.trace_id, states, trace.tools, trace.student_models)
+        if left is not None and len(trace.states) > left:
+            # With the tools of the whole trace: when more of it is replayed, these states are not asked again.
+            tools = complete_tools(trace.tools, trace.states)
+            trace = TraceToReplay(trace.trace_id, trace.states[:left], tools, trace.student_models)
+        if trace.states:
+            yield trace
         if left is not None:
-            left -= len(states)
+            left -= len(trace.states)
             if left <= 0:
                 return
 
@@ -56,30 +61,51 @@ def trace_to_replay(trace: Trace, options: StateOptions) -> TraceToReplay:
 
 
 def _from_folder(folder: Path, options: StateOptions) -> Iterator[TraceToReplay]:
-    for trace in load_traces(folder):
-        yield trace_to_replay(trace, options)
+    try:
+        for trace in load_traces(folder):
+            yield trace_to_replay(trace, options)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"{folder} holds damaged traces ({error}): ingest their logs again") from None
 
 
 def _from_file(path: Path) -> Iterator[TraceToReplay]:
     """A file of states is one trace: its lines are taken to be the steps of one session."""
-    states: list[TraceState] = []
+    states: dict[str, TraceState] = {}
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                states.append(_state(line, f"{path}, line {number}"))
-    yield TraceToReplay(path.stem, states)
+            if not line.strip():
+                continue
+            state = _state(line, f"{path}, line {number}")
+            if state["state_id"] in states:
+                raise ValueError(f"{path}, line {number}: state_id {state['state_id']!r} comes twice")
+            states[state["state_id"]] = state
+    yield TraceToReplay(path.stem, list(states.values()))
 
 
 def _state(line: bytes, where: str) -> TraceState:
     try:
         state: Any = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error})") from None
     if not isinstance(state, dict):
         raise ValueError(f"{where}: a state is an object, not {type(state).__name__}")
     for name, kind in (("state_id", str), ("messages", list), ("student_action", str)):
         if not isinstance(state.get(name), kind):
             raise ValueError(f"{where}: a state needs {name!r}, a {'list' if kind is list else 'text'}")
-    if not all(isinstance(message, dict) and isinstance(message.get("role"), str) for message in state["messages"]):
-        raise ValueError(f"{where}: every message needs a role")
+    for message in state["messages"]:
+        if problem := _problem(message):
+            raise ValueError(f"{where}: {problem}")
     return TraceState(state_id=state["state_id"], messages=state["messages"], student_action=state["student_action"])
+
+
+def _problem(message: Any) -> str | None:
+    """What is wrong with a message."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return "every message needs a role"
+    content = message.get("content")
+    if content is not None and not isinstance(content, str) and objects(content) != content:
+        return "the content of a message is a text, or a list of parts"
+    calls = message.get("tool_calls")
+    if calls is not None and (objects(calls) != calls or not all(isinstance(c.get("function"), dict) for c in calls)):
+        return "the tool_calls of a message are a list of objects with a function"
+    return None

@@ -78,6 +78,13 @@ def test_demo_hint_distillation_alone_cures_the_habit_and_cross_entropy_does_not
         assert plain[trace][1] < 0.4
 
 
+def test_demo_preference_pairs_alone_cure_the_habit() -> None:
+    preferred = right_calls(alpha_sdpo=0.0)
+    for before, after in preferred.values():
+        assert before < 0.05
+        assert after > 0.6
+
+
 def test_smollm2_speaks_and_saves_an_ordinary_checkpoint(tmp_path: Path) -> None:
     model, tokenizer = load_smollm2()
     assert sum(parameter.numel() for parameter in model.parameters()) == 134_515_008

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,9 +61,10 @@ def test_a_failure_is_one_line_and_debug_shows_where(
         raise RuntimeError("the disk is full:\nfree some [space]")
 
     monkeypatch.setattr("composer_replication._tiny.run_loss_demo", fail)
-    assert cli.run(["quickstart"]) == 1
+    verb = ["quickstart", "--beta-replay", "0"]  # without teachers, which others look at
+    assert cli.run(verb) == 1
     assert capsys.readouterr().err == "error: the disk is full: free some [space]\n"
-    for arguments in (["--debug", "quickstart"], ["quickstart", "--debug"]):
+    for arguments in (["--debug", *verb], [*verb, "--debug"]):
         assert cli.run(arguments) == 1
         assert "Traceback" in capsys.readouterr().err
 
@@ -72,7 +74,7 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         raise KeyboardInterrupt
 
     monkeypatch.setattr("composer_replication._tiny.run_loss_demo", interrupt)
-    assert cli.run(["quickstart"]) == 130
+    assert cli.run(["quickstart", "--beta-replay", "0"]) == 130
     assert capsys.readouterr().err == "stopped\n"
 
 
@@ -83,10 +85,40 @@ def test_no_verb_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == ""
 
 
-def test_quickstart_shows_every_channel() -> None:
+def test_quickstart_asks_its_teachers_and_shows_every_channel() -> None:
     table = run("quickstart", "--steps", "4")
-    assert table.returncode == 0
+    assert (table.returncode, table.stderr) == (0, "")
+    assert re.match(
+        r"3 local teachers at http://127\.0\.0\.1:\d+/v1: 2 states, 6 calls, \$0\.0000; "
+        r"2 pairs by meaning, 0 by text; 2 kept by the recipe default\n",
+        table.stdout,
+    )
     assert "factorial: probability of the right call without the hint" in table.stdout
-    steps = json.loads(run("quickstart", "--steps", "2", "--json").stdout)["steps"]
+    figures = json.loads(run("quickstart", "--steps", "2", "--json").stdout)
+    steps, replay = figures["steps"], figures["replay"]
     assert [step["trace"] for step in steps] == ["factorial", "binary_search"]
     assert set(steps[0]["active_tokens"]) == {"lm_ce", "sdpo_jsd", "trace_replay_dpo"}
+    assert [replay[name] for name in ("states", "calls", "cost_usd", "pairs_by_meaning", "pairs_by_text")] == [
+        2,
+        6,
+        0.0,
+        2,
+        0,
+    ]
+    assert [(pair["trace"], pair["teachers"]) for pair in replay["pairs"]] == [
+        ("factorial", ["careful", "thorough"]),
+        ("binary_search", ["careful", "thorough"]),
+    ]
+
+
+def test_quickstart_without_pairs_asks_nobody(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a server was started")
+
+    monkeypatch.setattr("composer_replication.teacher_replay.serving.server.LocalTeachers.__enter__", fail)
+    assert cli.run(["quickstart", "--steps", "2", "--beta-replay", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replay"] is None
+    assert cli.run(["quickstart", "--steps", "2", "--json"]) == 1
+    assert capsys.readouterr().err == "error: a server was started\n"

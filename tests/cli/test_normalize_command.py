@@ -6,23 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
-import typer
 from replaysim.some_pairs import call, pair, recipe_file
 
 from composer_replication.cli import app as cli
-from composer_replication.cli.normalize import normalize
 from composer_replication.replaysim import pair_file
 from composer_replication.replaysim.pair_file import normalize_file
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not any(command.callback is normalize for command in cli.app.registered_commands):
-        fresh = typer.Typer(pretty_exceptions_enable=False)
-        fresh.callback()(cli.options)
-        fresh.command()(normalize)
-        monkeypatch.setattr(cli, "app", fresh)
 
 
 @pytest.fixture
@@ -122,6 +112,31 @@ def test_skipping_keeps_all(pairs: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert rows_of(tmp_path / "out.jsonl")[1]["metadata"] == {"skipped": True}
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_also_as_preference_data(ending: str, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tools = [{"type": "function", "function": {"name": "Bash", "description": "", "parameters": {}}}]
+    pairs.write_text(pairs.read_text() + json.dumps(pair(4, chosen=call("ls -l"), tools=tools)))
+    output, preference = tmp_path / "out.jsonl", tmp_path / "trl" / f"out.{ending}"
+    given = (pairs, "-o", output, "--preference", preference, "--json")
+    assert '"up_to_date": false' in run(capsys, *given)[1]
+    if ending == "parquet":
+        rows = [
+            {name: column and [json.loads(one) for one in column] for name, column in row.items()}
+            for row in pyarrow.parquet.read_table(preference).to_pylist()
+        ]
+    else:
+        rows = rows_of(preference)
+    assert len(rows) == 3
+    assert rows[0]["prompt"] == [{"role": "user", "content": "Task 0"}]
+    assert rows[0]["rejected"] == [{"role": "assistant", "content": "Rewrite the module at once."}]
+    assert rows[2]["chosen"][0]["tool_calls"][0]["function"] == {"name": "Bash", "arguments": {"command": "ls -l"}}
+    assert rows[2]["tools"] == tools
+    assert '"up_to_date": true' in run(capsys, *given)[1]
+    preference.unlink()
+    assert '"up_to_date": false' in run(capsys, *given)[1]
+    assert preference.exists()
+
+
 def test_characters_survive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "pairs.jsonl"
     odd = [pair(0, chosen="Größe prüfen — 大小 \U0001f600"), pair(1, chosen="half \ud83d a character")]
@@ -146,15 +161,18 @@ def test_no_pair_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["nowhere.jsonl", "-o", "OUT"], 2, "nowhere.jsonl: there is no such file of pairs"),
         (["FOLDER", "-o", "OUT"], 2, "there is no such file of pairs"),
         (["PAIRS"], 2, "Missing option '--output'"),
-        (["PAIRS", "-o", "out.csv"], 1, "out.csv: normalised pairs are written as .jsonl"),
+        (["PAIRS", "-o", "out.csv"], 1, "out.csv: this is written as .jsonl"),
+        (["PAIRS", "-o", "OUT", "--preference", "out.csv"], 1, "out.csv: this is written as .jsonl or .parquet"),
+        (["PAIRS", "-o", "OUT", "--preference", "PAIRS"], 1, "this is the input; give another file"),
+        (["PAIRS", "-o", "OUT", "--preference", "OUT"], 1, "this is given for both outputs"),
         (["PAIRS", "-o", "PAIRS"], 1, "this is the input; give another file"),
         (["PAIRS", "-o", "PAIRS/out.jsonl"], 1, "the pairs need a place that can be written"),
         (["PAIRS", "-o", "OUT", "--recipe", "nowhere"], 2, "nowhere: there is no such recipe"),
         (["PAIRS", "-o", "OUT", "--recipe", "WRONG"], 1, "no_such_filter: Unknown operator 'no_such_filter'"),
         (["PAIRS", "-o", "OUT", "--executor", "dask"], 2, "'dask' is not one of"),
         (["PAIRS", "-o", "OUT", "-p", "0"], 2, "'--processes'"),
-        (["CUT", "-o", "OUT"], 1, "cut.jsonl, line 3 is no JSON"),
-        (["LACKS", "-o", "OUT"], 1, "lacks.jsonl, line 1 lacks 'n_teachers_agreeing'"),
+        (["CUT", "-o", "OUT"], 1, "cut.jsonl, line 3: no JSON"),
+        (["LACKS", "-o", "OUT"], 1, "lacks.jsonl, line 1: no pair, 'n_teachers_agreeing' is missing"),
         (["EMPTY", "-o", "OUT"], 1, "empty.jsonl: there is no pair in it"),
     ],
 )
@@ -197,7 +215,7 @@ def test_what_stood_there_before_stays_if_a_run_fails(pairs: Path, tmp_path: Pat
     normalize_file(pairs, output)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("out*")}
     pairs.write_text(pairs.read_text() + "{", encoding="utf-8")
-    with pytest.raises(ValueError, match="line 9 is no JSON"):
+    with pytest.raises(ValueError, match="line 9: no JSON"):
         normalize_file(pairs, output)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*out*")} == before
     assert list(tmp_path.glob(".*")) == []

@@ -6,14 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 from replaysim.some_pairs import LONG_ENOUGH, call, pair, recipe_file
 
 from composer_replication import MissingExtraError
 from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport
 from composer_replication.replaysim.batched import OperatorError
+from composer_replication.replaysim.loading import load_operators
 from composer_replication.replaysim.recipe import load_recipe
 
 THREE_PAIRS = Path(__file__).parent / "fixtures" / "three_pairs.jsonl"
@@ -187,6 +190,16 @@ def test_operators_that_take_one_record_at_a_time(tmp_path: Path) -> None:
 def test_bounds_that_are_open_or_turned_around(step: str, values: str, expected: str, tmp_path: Path) -> None:
     found = reasons([pair(0, chosen=values)], recipe_file(tmp_path, step))
     assert found == {0: f"text_length_filter on chosen: text_len 8{expected if expected[0] == ',' else ' ' + expected}"}
+
+
+def test_statistics_are_in_the_types_of_json(tmp_path: Path) -> None:
+    (operator,) = load_operators(load_recipe(recipe_file(tmp_path, "text_length_filter: {text_key: chosen}")))
+    found = {"ratio": numpy.float32(0.5), "counts": numpy.array([1, 2]), "words": ("a", "b"), "nothing": None}
+    stats_key = "__dj__stats__"
+    operator.inner = SimpleNamespace(compute_stats_batched=lambda batch: {stats_key: [found, {"text_len": 3}]})
+    measured = operator.measure({"index": [0, 1], "chosen": ["", ""], "rejected": ["", ""]})
+    assert measured == [{"ratio": 0.5, "counts": [1, 2], "words": ["a", "b"], "nothing": None}, {"text_len": 3}]
+    assert type(measured[0]["ratio"]) is float
 
 
 def test_more_than_one_batch() -> None:

@@ -82,5 +82,7 @@ def test_a_recipe_that_is_missing(tmp_path: Path) -> None:
         FileNotFoundError, match=r"no/such.yaml: there is no such recipe; give .* one of default, prose"
     ):
         DJNormalizer("no/such.yaml")
-    with pytest.raises(FileNotFoundError, match="there is no such recipe"):
-        DJNormalizer(tmp_path)
+    recipe_file(tmp_path, LENGTH)
+    for path in (tmp_path, tmp_path / "recipe"):
+        with pytest.raises(FileNotFoundError, match="there is no such recipe"):
+            DJNormalizer(path)

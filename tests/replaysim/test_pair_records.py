@@ -11,6 +11,7 @@ from composer_replication.replaysim.records import (
     action_messages,
     makes_a_call,
     normalized,
+    to_pair,
     to_records,
 )
 from composer_replication.traces import Source, ToolCall, Trace, Turn
@@ -80,6 +81,22 @@ def test_a_changed_text_changes_its_messages() -> None:
     assert kept.rejected_messages == [{"role": "assistant", "content": "As it was."}]
     assert kept.metadata == {"recipe": "x", "changed": ["chosen"], "pair": {"teachers": ["a", "b"]}}
     assert normalized(made, {}, chosen=made["chosen"], rejected="As it is.").metadata["changed"] == ["rejected"]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "Words.",
+        "Words.\n" + call("ls"),
+        call("ls") + "\n" + call("pwd"),
+        "[TOOL_USE] name=Bash input=no JSON",
+        "half \ud83d",
+    ],
+)
+def test_a_pair_comes_back_from_its_messages(chosen: str) -> None:
+    given = pair(3, chosen=chosen, margin=2)
+    (made,) = to_records([given])
+    assert to_pair(normalized(made, {"stats": {}})) == given
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,12 @@ from composer_replication.traces import ToolCall, Trace, TraceState, Turn, parse
 CODING = Path(__file__).parents[1] / "teacher_replay" / "fixtures"
 RIGHT = {"run the tests": call("pytest -q"), "say so": "Yes.", "look": call("ls -l")}
 WRONG = "I would rather not do that now."
-TOOLS = [{"type": "function", "function": {"name": "Bash", "description": "", "parameters": {"type": "object"}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "Bash", "description": "", "parameters": {"type": "object", "properties": {}}},
+    }
+]
 
 
 def states() -> list[TraceState]:
@@ -88,22 +93,23 @@ def test_replay_extract_normalise(server: Server) -> None:
 def test_the_twin_for_callers_without_an_event_loop(server: Server) -> None:
     normalizer = DJNormalizer(skip_dj=True)
     given: dict[str, Any] = {"states": states(), "teachers": server.specs(), "normalizer": normalizer}
-    answers, kept = module.replay_and_normalize_trace_sync(**given)
+    answers, kept = module.replay_and_normalize_trace_sync(**given, agreement="exact")
     assert len(answers) == 9
     # By text alone, what is said in other words is something else.
     assert [one.state_id for one in kept] == ["t::0001", "t::0002"]
     assert {json.dumps(one.metadata["skipped"]) for one in kept} == {"true"}
     assert replay_and_normalize_trace_sync(**given, agreement="action", agreement_threshold=3)[1] == []
-    assert len(replay_and_normalize_trace_sync(**given, agreement="action", min_margin=1)[1]) == 3
+    assert len(replay_and_normalize_trace_sync(**given, min_margin=1)[1]) == 3  # by meaning
     assert replay_and_normalize_trace_sync(**given, agreement="action", min_margin=2)[1] == []
 
 
 def test_the_cap_reaches_the_replay(server: Server) -> None:
-    specs = [{**spec, "input_per_mtok": 1e6, "output_per_mtok": 1e6} for spec in server.specs()]
-    normalizer = DJNormalizer(skip_dj=True)
-    result = replay_and_normalize_trace_sync(states=states(), teachers=specs, max_total_usd=0.5, normalizer=normalizer)
-    assert result == ([], [])
+    # A worst case of 0.8 dollars.
+    specs = [{**spec, "output_per_mtok": 100, "max_output_tokens": 8000} for spec in server.specs()]
+    given: dict[str, Any] = {"states": states(), "teachers": specs, "normalizer": DJNormalizer(skip_dj=True)}
+    assert replay_and_normalize_trace_sync(**given, max_total_usd=0.5) == ([], [])
     assert server.asked == 0
+    assert len(replay_and_normalize_trace_sync(**given)[0]) > 0
 
 
 def test_a_wrong_recipe_costs_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

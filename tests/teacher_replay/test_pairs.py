@@ -173,6 +173,18 @@ def test_every_state_and_row_is_accounted_for() -> None:
     json.dumps(report.as_dict())
 
 
+def test_the_student_is_supported_if_no_rival_has_more() -> None:
+    for answers, supported in ((("student", "x"), 1), (("student", "x", "x"), 0), (("x",), 0), ((), 0)):
+        assert extract_pairs_with_report([state("s")], rows("s", *answers)).student_supported == supported
+
+
+def test_counts_are_told_in_order() -> None:
+    states = [state("a"), state("b")]
+    answers = [row("a", "two", "x"), row("a", "one", "x"), row("b", "two", "x")]
+    told = extract_pairs_with_report(states, answers).as_dict()
+    assert (list(told["histogram"]), list(told["by_teacher"])) == (["1", "2"], ["one", "two"])
+
+
 def test_reports_of_traces_add_up() -> None:
     states = [state(name) for name in "abcd"]
     answers = [*rows("a", "x", "x"), *rows("b", "x", "y"), *rows("c", "student", "x", "x"), *rows("zz", "x")]

@@ -32,7 +32,8 @@ class ActionComparer:
         self._fuzz = require("rapidfuzz.fuzz", "replay")
 
     def __call__(self, first: str, second: str, /) -> Comparison:
-        one, other = _parsed(first), _parsed(second)
+        # In one order: sameness is not transitive, so a search for equals could depend on where it begins.
+        one, other = _parsed(min(first, second)), _parsed(max(first, second))
         if one == other:
             return Comparison(True, 1.0)
         if one.has_calls != other.has_calls:

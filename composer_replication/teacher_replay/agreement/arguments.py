@@ -25,7 +25,11 @@ _PATHS = frozenset(
     )
 )
 _PROSE = frozenset(words_of("prompt message question instructions summary body comment reason task plan"))
-STATEMENT = re.compile(r"\s*(?:select|insert|update|delete|with|create|alter|drop|explain|pragma)\b", re.IGNORECASE)
+STATEMENT = re.compile(
+    r"\s*(?:select|explain|pragma|with\s+\w+\s+as|insert\s+into|update\s+\S+\s+set|delete\s+from|alter\s+table"
+    r"|(?:create|drop)\s+(?:unique\s+)?(?:table|index|view|database|schema))\s",
+    re.IGNORECASE,
+)
 _TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_", re.IGNORECASE)
 # What goes without saying, by tool (in lower case).
 _DEFAULTS: dict[str, dict[str, str]] = {

@@ -11,7 +11,12 @@ from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.prose import likeness
 from composer_replication.teacher_replay.agreement.wording import words_of
 
-_HASH = frozenset(words_of("py pyi sh bash zsh rb yml yaml toml cfg ini mk env r pl conf tf dockerfile makefile"))
+_HASH = frozenset(
+    words_of(
+        "py pyi sh bash zsh rb yml yaml toml cfg ini mk env r pl conf tf dockerfile makefile ex exs jl nim cr ps1 "
+        "properties graphql gitignore dockerignore editorconfig"
+    )
+)
 _SLASH = frozenset(
     words_of("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue")
 )

@@ -44,7 +44,7 @@ _WRITE_TOOLS = frozenset(words_of("write write_file writefile create_file"))
 _NOTEBOOKS = frozenset(words_of("execute_ipython_cell ipython python jupyter run_python"))
 _PATH_KEYS = ("file_path", "path", "absolute_path", "target_file", "filename", "file", "file_name")
 _CHANGE_KEYS = (("old_string", "new_string"), ("old_str", "new_str"), ("to_replace", "new_content"))
-_READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?fetch|open|show|ls)", re.IGNORECASE)
+_READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?fetch|show|ls)", re.IGNORECASE)
 
 
 def call_deeds(call: ToolCall) -> list[Deed]:

@@ -22,8 +22,9 @@ _SHORT_SHOWN = ("-q", "-v", "-vv")
 _SWITCHES = ("true", "false", "always", "never", "auto")
 # Options that take no value wherever they are met.
 _FLAG = re.compile(
-    r"--(?:no|skip|only|enable|disable|dry|with-deps)-.*|--(?:force|fix|check|watch|all|debug|strict|yes|json|recursive|update|"
-    r"list|reload|keepdb|noinput|release|dev|staged|overwrite|apply|write|clean|full|interactive|parallel|headless)"
+    r"--(?:no|skip|only|enable|disable|dry)-.*"
+    r"|--(?:force|fix|check|watch|all|debug|strict|yes|json|recursive|update|list|reload|keepdb|noinput|release|dev)"
+    r"|--(?:staged|overwrite|apply|write|clean|full|interactive|parallel|headless)"
 )
 _ATTACHED_NUMBER = re.compile(r"(-[A-Za-z])(\d+)")
 _LONG_FOR_SHORT = {"--verbose": "-v", "--quiet": "-q", "-h": "--help"}
@@ -50,18 +51,8 @@ _MODULE_PROGRAMS = {
 }  # fmt: skip
 # Programs that run the command behind them in another environment or as another user.
 _PREFIXES = (
-    "uv run",
-    "poetry run",
-    "pipenv run",
-    "pdm run",
-    "hatch run",
-    "rye run",
-    "bundle exec",
-    "npx",
-    "sudo",
-    "bunx",
-)
-
+    "uv run", "poetry run", "pipenv run", "pdm run", "hatch run", "rye run", "bundle exec", "npx", "sudo", "bunx",
+)  # fmt: skip
 # Behind the name of a script stand its own arguments.
 _RUN_SCRIPTS = ("npm run", "yarn run", "pnpm run")
 # Programs whose words are a language of their own.
@@ -291,16 +282,11 @@ def _option(word: str, following: str | None, command: Command) -> list[tuple[st
             return [(standing, following, True)]
         if not command.is_known and (number := _ATTACHED_NUMBER.fullmatch(word)) is not None:
             return [(number[1], number[2], False)]
-        if (
-            _FLAG.fullmatch(name)
-            or name in command.spellings
-            or _SHOWN_ANYWHERE.fullmatch(name)
-            or name in _SHORT_SHOWN
-            or not is_value
-        ):
+        is_flag = _FLAG.fullmatch(name) or _SHOWN_ANYWHERE.fullmatch(name)
+        if is_flag or name in command.spellings or name in _SHORT_SHOWN or not is_value:
             return [(standing, "", False)]
-        # Nothing says whether it takes the next word: taken so by everyone, it compares the same with "=" and without.
-        return [(standing, following or "", True)] if not command.is_known else [(standing, "", False)]
+        # Nothing says whether it takes the next word: taken so always, it compares the same with "=" and without.
+        return [(standing, following or "", True)]
     if word in command.spellings:
         standing = command.spellings[word]
         takes = standing in command.valued and (standing != "-j" or (following or "").isdigit())

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from composer_replication.teacher_replay.agreement.shell.table import UNKNOWN, commands
 
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.agreement.shell.lines import Line
 
+_SENDS = ("-d", "--data-binary", "-F", "--data-urlencode", "--json")
+_KUBERNETES_KINDS = {
+    "po": "pods",
+    "pod": "pods",
+    "svc": "services",
+    "service": "services",
+    "deploy": "deployments",
+    "deployment": "deployments",
+    "ns": "namespaces",
+    "node": "nodes",
+    "cm": "configmaps",
+    "ing": "ingresses",
+}
 _SUBSTITUTION = re.compile(r"s([^\w\s\\])(.*)\1([gimI0-9]*)", re.DOTALL)
 
 
@@ -21,6 +36,15 @@ def usual_line(line: Line) -> Line:
         line = replace(line, options=tuple(one for one in line.options if one[0] != "-c" or one[1] not in shown))
     rule = _RULES.get(line.name) or _RULES.get(line.name.partition(" ")[0])
     return line if rule is None else rule(line)
+
+
+def _by_name(options: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Options in the order of their names; several of one name keep theirs, which may matter."""
+    return tuple(sorted(options, key=lambda option: option[0]))
+
+
+def _renamed(line: Line, name: str, options: tuple[tuple[str, str], ...], operands: tuple[str, ...]) -> Line:
+    return replace(line, name=name, options=options, operands=operands, command=commands().get(name, UNKNOWN))
 
 
 def _git_log(line: Line) -> Line:
@@ -46,7 +70,7 @@ def _git_branch(line: Line) -> Line:
 
 def _git_rev_parse(line: Line) -> Line:
     if line.option("--abbrev-ref") is not None and line.operands == ("HEAD",):
-        return replace(line, name="git branch", options=(("--show-current", ""),), operands=())
+        return _renamed(line, "git branch", (("--show-current", ""),), ())
     return line
 
 
@@ -54,7 +78,7 @@ def _git_switch(line: Line) -> Line:
     """`git switch` in the words of `git checkout`."""
     names = {"-c": "-b", "-C": "-B"}
     options = tuple(sorted((names.get(option, option), value) for option, value in line.options))
-    return replace(line, name="git checkout", options=options)
+    return _renamed(line, "git checkout", options, line.operands)
 
 
 def _git_reset(line: Line) -> Line:
@@ -62,7 +86,7 @@ def _git_reset(line: Line) -> Line:
     if line.options in ((), (("--mixed", ""),)):
         files = tuple(operand for operand in line.operands if operand != "HEAD")
         if files and all(re.search(r"[./]", name) and "~" not in name and "^" not in name for name in files):
-            return replace(line, name="git restore", options=(("-S", ""),), operands=files)
+            return _renamed(line, "git restore", (("-S", ""),), files)
         return replace(line, options=(), operands=tuple(map(_revision, files)))
     return replace(line, operands=tuple(_revision(operand) for operand in line.operands if operand != "HEAD"))
 
@@ -72,7 +96,7 @@ def _git_stash(line: Line) -> Line:
     if line.operands[:1] in (("push",), ("save",)):
         message = line.operands[1:] if line.operands[0] == "save" else ()
         options = (*line.options, *(("-m", text) for text in message))
-        return replace(line, options=tuple(sorted(options)), operands=line.operands[1:] if not message else ())
+        return replace(line, options=_by_name(options), operands=line.operands[1:] if not message else ())
     return line
 
 
@@ -80,10 +104,7 @@ def _pytest(line: Line) -> Line:
     if line.option("--maxfail") == "1":
         line = replace(line.without("--maxfail"), options=(*line.without("--maxfail").options, ("-x", "")))
     options = tuple(one for one in line.options if one not in (("-p", "no:cacheprovider"), ("-p", "no:warnings")))
-    return replace(line, options=tuple(sorted(set(options))))
-
-
-_SENDS = ("-d", "--data-binary", "-F", "--data-urlencode", "--json")
+    return replace(line, options=_by_name(dict.fromkeys(options)))
 
 
 def _curl(line: Line) -> Line:
@@ -104,7 +125,10 @@ def _curl(line: Line) -> Line:
     if method != implied:
         options.append(("-X", method))
     operands = tuple(operand.rstrip("/") if operand.count("/") <= 3 else operand for operand in line.operands)
-    return replace(line, options=tuple(sorted(options)), operands=operands)
+    # The order of headers says nothing, that of the fields of a form may.
+    headers = sorted(option for option in options if option[0] == "-H")
+    others = [option for option in options if option[0] != "-H"]
+    return replace(line, options=_by_name([*headers, *others]), operands=operands)
 
 
 def _json_form(text: str) -> str:
@@ -156,9 +180,8 @@ def _sql(line: Line) -> Line:
 
 
 def _go(line: Line) -> Line:
-    return (
-        line if line.operands or line.name not in ("go test", "go build", "go vet") else replace(line, operands=(".",))
-    )
+    means_here = not line.operands and line.name in ("go test", "go build", "go vet")
+    return replace(line, operands=(".",)) if means_here else line
 
 
 def _cargo(line: Line) -> Line:
@@ -174,14 +197,16 @@ def _version(line: Line) -> Line:
 
 
 def _kubectl(line: Line) -> Line:
-    kinds = {"po": "pods", "pod": "pods", "svc": "services", "service": "services", "deploy": "deployments",
-             "deployment": "deployments", "ns": "namespaces", "no": "nodes", "node": "nodes", "cm": "configmaps",
-             "ing": "ingresses", "ds": "daemonsets", "sts": "statefulsets", "ev": "events"}  # fmt: skip
     first, *rest = line.operands or ("",)
     if first in ("get", "describe", "delete", "logs") and rest:
         rest = [*rest[0].split("/", 1), *rest[1:]]
-        return replace(line, operands=(first, kinds.get(rest[0], rest[0]), *rest[1:]))
+        return replace(line, operands=(first, _KUBERNETES_KINDS.get(rest[0], rest[0]), *rest[1:]))
     return line
+
+
+def _docker(line: Line) -> Line:
+    """Variables, volumes and ports in any order."""
+    return _version(replace(line, options=tuple(sorted(line.options))))
 
 
 def _make(line: Line) -> Line:
@@ -218,7 +243,7 @@ def _wget(line: Line) -> Line:
         return line
     target = line.option("-O")
     saved = (("-O", ""),) if target is None else () if target == "-" else (("-o", target),)
-    return replace(line, name="curl", options=tuple(sorted((("-L", ""), *saved))))
+    return _curl(_renamed(line, "curl", tuple(sorted((("-L", ""), *saved))), line.operands))
 
 
 def _identity(line: Line) -> Line:
@@ -226,7 +251,7 @@ def _identity(line: Line) -> Line:
 
 
 _TELL_THEIR_VERSION = (
-    "python", "node", "npm", "git", "docker", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
+    "python", "node", "npm", "git", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
 )  # fmt: skip
 _RULES: dict[str, Callable[[Line], Line]] = {
     "git log": _git_log,
@@ -250,6 +275,7 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "go": _go,
     "cargo test": _cargo,
     **dict.fromkeys(_TELL_THEIR_VERSION, _version),
+    "docker": _docker,
     "ps": _ps,
     "make": _make,
     "echo": _echo,

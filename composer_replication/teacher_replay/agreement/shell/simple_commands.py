@@ -113,8 +113,7 @@ def _unwrap(found: Simple) -> None:
         is_command = name == "command" and rest[:1] not in (["-v"], ["-V"])
         if name in ("time", "nohup", "exec", "builtin", "unbuffer") or is_command:
             rest = _behind_options(rest, valued=())
-        elif name == "env" and rest:
-            rest = _behind_options(rest, valued=("-u",))
+        elif name == "env" and rest and not rest[0].startswith("-"):
             while rest and ASSIGNMENT.match(rest[0]):
                 found.variables.append(rest.pop(0))
         elif name in ("timeout", "gtimeout"):

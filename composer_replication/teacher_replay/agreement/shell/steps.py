@@ -143,7 +143,7 @@ def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
     """Whether a command only changes where, and with which variables, the next ones run."""
     name = words[0]
     if name in ("cd", "pushd"):
-        target = next((word for word in words[1:] if not word.startswith("-")), "~")
+        target = next((word for word in words[1:] if not word.startswith("-")), f"{ACTIVE}${{HOME}}")
         back = words[1:2] == ["-"] and around.before
         around.go(around.before[-1] if back else seen_from(around.directory, target))
         return True
@@ -161,7 +161,7 @@ def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
 
 def _is_harmless(tokens: Sequence[Token]) -> bool:
     """What stands behind `||` only so that nothing looks like a failure."""
-    if any(isinstance(token, Operator) for token in tokens):
+    if any(isinstance(one, Operator) or (isinstance(one, Redirect) and not is_shown_redirect(one)) for one in tokens):
         return False
     words = [token.text for token in tokens if isinstance(token, Word)]
     return words in (["true"], [":"], ["exit", "0"]) or words[:1] == ["echo"]

@@ -1,0 +1,151 @@
+"""What can be replayed: folders of traces and files of states, and bad ones named by their lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.ingestion import SYSTEM_PROMPT
+from composer_replication.ingestion.store import ManifestEntry, TraceStore
+from composer_replication.teacher_replay.sources import StateOptions, trace_to_replay, traces_to_replay
+from composer_replication.teacher_replay.tool_schemas import complete_tools
+from composer_replication.traces import Source, ToolCall, Trace, Turn
+
+
+def trace(name: str, steps: int, *, last_tool: str = "Bash", **fields: Any) -> Trace:
+    turns = [Turn("user", f"task of {name}")]
+    for step in range(steps):
+        tool = last_tool if step == steps - 1 else "Bash"
+        turns.append(Turn("assistant", f"{name} {step}", tool_calls=[ToolCall(f"c{step}", tool, {"command": "ls"})]))
+        turns.append(Turn("tool", "done", tool_call_id=f"c{step}"))
+    return Trace(name, turns, Source(f"{name}.jsonl", "test"), **fields)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three traces in two files; the second has no turn of an assistant."""
+    store = TraceStore(tmp_path / "traces-folder")
+    store.write_traces("one.jsonl", [trace("a", 3, last_tool="Finish"), trace("empty", 0)])
+    store.write_traces("two.jsonl", [trace("b", 2)])
+    for number, output in enumerate(("one.jsonl", "two.jsonl")):
+        store.note(ManifestEntry(f"/logs/{output}", str(number), "read", 1, 1, output=output))
+    return store.folder
+
+
+def write(path: Path, *lines: Any) -> Path:
+    texts = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    path.write_bytes(b"\n".join(texts) + b"\n")
+    return path
+
+
+STATE = {"state_id": "s::0", "messages": [{"role": "user", "content": "go"}], "student_action": "ok"}
+
+
+def test_a_folder_gives_its_traces_in_order_without_the_empty_ones(folder: Path) -> None:
+    found = list(traces_to_replay(folder))
+    assert [one.trace_id for one in found] == ["a", "b"]
+    assert [[state["state_id"] for state in one.states] for one in found] == [
+        ["a::0000", "a::0001", "a::0002"],
+        ["b::0000", "b::0001"],
+    ]
+    assert found[0].states[0]["messages"][0] == {"role": "system", "content": SYSTEM_PROMPT}
+
+
+def test_the_limit_counts_states_over_all_traces(folder: Path) -> None:
+    def ids(limit: int) -> list[list[str]]:
+        found = traces_to_replay(folder, StateOptions(limit=limit))
+        return [[state["state_id"] for state in one.states] for one in found]
+
+    a, b = ["a::0000", "a::0001", "a::0002"], ["b::0000", "b::0001"]
+    assert [ids(limit) for limit in range(1, 7)] == [[a[:1]], [a[:2]], [a], [a, b[:1]], [a, b], [a, b]]
+
+
+def test_a_trace_that_is_cut_has_the_tools_of_the_whole_one(folder: Path) -> None:
+    """Or its states would be other calls when the rest of it is replayed, and be paid for again."""
+    (whole, _), (cut,) = traces_to_replay(folder), traces_to_replay(folder, StateOptions(limit=1))
+    assert len(cut.states) == 1
+    assert [tool["function"]["name"] for tool in complete_tools(cut.tools, cut.states)] == ["Bash", "Finish"]
+    assert complete_tools(cut.tools, cut.states) == complete_tools(whole.tools, whole.states)
+
+
+def test_the_models_of_a_trace_are_those_that_its_log_names() -> None:
+    one = trace("a", 3, model="claude-sonnet-4-5")
+    one.turns[1].model, one.turns[3].model = "gpt-5", "claude-sonnet-4-5"
+    one.turns[2].model = "no model of an assistant"
+    assert trace_to_replay(one, StateOptions()).student_models == ("claude-sonnet-4-5", "gpt-5")
+    assert trace_to_replay(trace("a", 1), StateOptions()).student_models == ()
+
+
+def test_options_reach_the_states() -> None:
+    options = StateOptions(system_prompt="Mine.", max_history_tokens=1)
+    found = trace_to_replay(trace("a", 3, tools=[{"name": "Bash"}]), options)
+    assert found.states[2]["messages"][0]["content"] == "Mine."
+    assert len(found.states[2]["messages"]) == 3  # the system prompt, and the newest call with its result
+    assert found.tools == [{"name": "Bash"}]
+
+
+def test_a_file_of_states_is_one_trace(tmp_path: Path) -> None:
+    second = {**STATE, "state_id": "s::1", "more": "is passed over"}
+    (found,) = traces_to_replay(write(tmp_path / "mine.jsonl", STATE, b"", second, b"  "))
+    assert (found.trace_id, found.tools, found.student_models) == ("mine", (), ())
+    assert list(found.states) == [STATE, {**STATE, "state_id": "s::1"}]
+    (cut,) = traces_to_replay(tmp_path / "mine.jsonl", StateOptions(limit=1))
+    assert list(cut.states) == [STATE]
+    assert list(traces_to_replay(write(tmp_path / "empty.jsonl"))) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"state_id": ', "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"state_id": "\xff"}', "not JSON"),
+        ([STATE], "a state is an object, not list"),
+        ({**STATE, "state_id": 7}, "a state needs 'state_id', a text"),
+        ({"state_id": "x", "student_action": "y"}, "a state needs 'messages', a list"),
+        ({**STATE, "messages": "go"}, "a state needs 'messages', a list"),
+        ({**STATE, "student_action": None}, "a state needs 'student_action', a text"),
+        ({**STATE, "messages": ["go"]}, "every message needs a role"),
+        ({**STATE, "messages": [{"content": "go"}]}, "every message needs a role"),
+        (
+            {**STATE, "messages": [{"role": "user", "content": 3}]},
+            "the content of a message is a text, or a list of parts",
+        ),
+        ({**STATE, "messages": [{"role": "user", "content": ["go"]}]}, "the content of a message is a text, or a list"),
+        (
+            {**STATE, "messages": [{"role": "assistant", "tool_calls": "ls"}]},
+            "the tool_calls of a message are a list of objects",
+        ),
+        (
+            {**STATE, "messages": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]},
+            "the tool_calls of a message are a list",
+        ),
+        (STATE, "state_id 's::0' comes twice"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: Any, message: str) -> None:
+    file = write(tmp_path / "states.jsonl", STATE, b"", line)
+    with pytest.raises(ValueError, match=f"states.jsonl, line 3: {message}") as raised:
+        list(traces_to_replay(file))
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere: there is no such folder of traces, or file of states"):
+        next(traces_to_replay(tmp_path / "nowhere"))
+    with pytest.raises(FileNotFoundError, match=r"holds no traces: make some with composer-replication ingest"):
+        next(traces_to_replay(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [b'{"trace_id": "x", "turns"', b'{"trace_id": "x"}', b"\xff\n"])
+def test_a_damaged_trace_is_an_error_that_names_its_folder(folder: Path, damage: bytes) -> None:
+    with (folder / "traces" / "two.jsonl").open("ab") as file:
+        file.write(damage)
+    found = traces_to_replay(folder)
+    assert [next(found).trace_id, next(found).trace_id] == ["a", "b"]
+    with pytest.raises(ValueError, match=r"traces-folder holds damaged traces \(.*\): ingest their logs again"):
+        next(found)
