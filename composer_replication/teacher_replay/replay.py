@@ -45,7 +45,7 @@ _TRACES_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class TraceToReplay:
-    """The states of one trace, the tools that its agent had (what is missing is inferred from its calls), and the
+    """The states of one trace, the tools that its agent had (without any, they are inferred from its calls), and the
     models that were the student in it, as far as the log knows them."""
 
     trace_id: str
@@ -129,7 +129,7 @@ async def replay_trace(
         teachers: specs, or slugs that OpenRouter knows.
         max_total_usd: the cap.
         api_key: for OpenRouter; else OPENROUTER_API_KEY from the environment, `env_file` or ~/.hermes/.env.
-        tools: the agent's tool definitions; those that are missing are inferred from the calls in the trace.
+        tools: the agent's tool definitions; without any, they are inferred from the calls in the trace.
         env_file: a file of `NAME=value` lines that may hold keys.
         on_result: called with every row as it comes.
         options: see `ReplayOptions`.
