@@ -66,6 +66,10 @@ SAME = {
     "null is absent": (call("f", a=1, b=None), call("f", a=1)),
     "empty is absent": (call("f", a=1, b={}, c=[]), call("f", a=1)),
     "what the reader is told": (bash("ls", description="List", timeout=5), bash("ls", description="Look around")),
+    "what a sub-agent's task is called": (
+        call("Task", prompt="Find the router", description="Router"),
+        call("Agent", prompt="Find the router", description="Look it up", subagent_type="general-purpose"),
+    ),
     "read from the start": (read("a", offset=1, limit=2000), read("./a")),
     "read by range": (
         call("str_replace_editor", command="view", path="/a", view_range=[5, 9]),
