@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -69,7 +71,10 @@ class DJNormalizer:
             ValueError: a pair lacks a key.
             OperatorError: a RuntimeError; an operator or its engine failed.
         """
-        records = list(to_records(pairs))
+        with _collector_paused():
+            return self._normalize(list(to_records(pairs)))
+
+    def _normalize(self, records: Sequence[PairRecord]) -> list[NormalizedDPOPair]:
         if self.recipe is None:
             kept = [normalized(record, {"skipped": True}) for record in records]
             self.report = _report(records, [], NormalizeReport(None, None, None))
@@ -123,6 +128,18 @@ class DJNormalizer:
                 DroppedPair(drop.index, record["state_id"], op, operator.field, reason, makes_a_call(record))
             )
         return dropped
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Many small objects are made, and no cycles: the collector would walk over the whole heap again and again."""
+    was_running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_running:
+            gc.enable()
 
 
 def _report(records: Sequence[PairRecord], dropped: list[DroppedPair], report: NormalizeReport) -> NormalizeReport:
