@@ -38,6 +38,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/divergence.py
 	$(BIN)/python benchmarks/compose_step.py
 	$(BIN)/python benchmarks/ingest.py
+	$(BIN)/python benchmarks/replay.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
