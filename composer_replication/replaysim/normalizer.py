@@ -22,6 +22,8 @@ class DJNormalizer:
 
     The three executors run the same operators and give the same pairs: "batched" in this process, at once;
     "data-juicer" and "ray" on data-juicer's own engines, in processes of their own, for sets that are worth the start.
+    No package is installed for an operator, and the engines work offline: the models it needs must be on the disk. A
+    recipe may hold code (in `python_lambda_mapper`, for one), so use those that you trust.
 
     Args:
         recipe_path: a data-juicer YAML file, or the name of a recipe that comes with the package; the default recipe
