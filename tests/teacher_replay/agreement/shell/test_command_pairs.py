@@ -9,6 +9,11 @@ import pytest
 from composer_replication.teacher_replay.agreement.action import ActionComparer
 
 SAME = [
+    ("psql -c \"SELECT  'A b' ;\"", "psql -c \"select 'A b'\""),
+    ("echo -e 'a\\nb' > f", "printf 'a\\nb\\n' > f"),
+    ("tee f <<'E' > /dev/null\nx\nE", "cat > f <<'E'\nx\nE"),
+    ("tee -a f <<'E'\nx\nE", "cat >> f <<'E'\nx\nE"),
+    ("sed -i 's/a\\.b/c/' f g", "sed -i 's/a\\.b/c/' g && sed -i 's/a\\.b/c/' f"),
     ("curl -H 'A: 1' -H 'B: 2' http://h.test/x", "curl -H 'b: 2' -H 'a: 1' http://h.test/x"),
     ("docker run -e A=1 -e B=2 -p 1:1 img", "docker run -p 1:1 -e B=2 -e A=1 img"),
     ("grep 'a.*' f", "grep a f"),
@@ -318,6 +323,17 @@ SAME = [
     ("ps aux | grep [p]ython", "ps aux | grep python"),
 ]
 DIFFERENT = [
+    ("curl -X DELETE http://h.test/a", "curl -X PUT http://h.test/a"),
+    ("psql -c \"SELECT 'A'\"", "psql -c \"SELECT 'a'\""),
+    ("git rev-parse HEAD", "git branch --show-current"),
+    ("X=1 grep a f", "grep a f"),
+    ("sed -i 's/a.b/c/' f", "sed -i 's/a\\.b/c/' f"),
+    ("sed -i 's/a/&b/' f", "sed -i 's/a/b/' f"),
+    ("sed -i 's/a/b/' f", "sed -i 's/a/b/' g"),
+    ("echo -n a > f", "echo a b > f"),
+    ("printf 'a%s' b > f", "printf 'ab' > f"),
+    ("tee f <<'E'\nx\nE", "tee -a f <<'E'\nx\nE"),
+    ("cat a > f", "cat b > f"),
     ("curl -F file=5 -F file=@a http://h.test/x", "curl -F file=@a -F file=5 http://h.test/x"),
     ("grep -o 'a.*' f", "grep -o a f"),
     ("grep -x 'a.*' f", "grep -x a f"),
