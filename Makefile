@@ -38,6 +38,10 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/divergence.py
 	$(BIN)/python benchmarks/compose_step.py
 	$(BIN)/python benchmarks/ingest.py
+	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/agreement.py
+	$(BIN)/python benchmarks/normalize.py
+	$(BIN)/python benchmarks/normalize_survival.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -112,6 +112,13 @@ def step(trace: int, number: int) -> Step:
     return Step(done["S"], {teacher: done[vote] for teacher, vote in zip(TEACHERS, votes, strict=True)})
 
 
+def pairs_to_be_found(states: int) -> int:
+    """Of the first trace: states at which two teachers or more do the same, and not what the student did."""
+    steps = [step(0, number) for number in range(states)]
+    rivals = [[call for call in one.teachers.values() if call != one.student] for one in steps]
+    return sum(any(calls.count(call) >= 2 for call in calls) for calls in rivals)
+
+
 def answer(question: Question) -> dict[str, Any]:
     """What a teacher says to the state that a question ends with."""
     found = _STEP.search(question.raw_messages[-1])
@@ -139,11 +146,11 @@ def write_traces(folder: Path, traces: int, states: int) -> None:
         store.note(ManifestEntry(name, f"{number:08x}", "read", size=0, modified_ns=0, output=output, traces=1))
 
 
-def at_scale(scale: float) -> dict[str, Teacher]:
-    """The teachers with their times made shorter, and those after which their caches forget."""
+def faster(times: float) -> dict[str, Teacher]:
+    """The teachers, so many times as fast; their caches forget as much sooner."""
     return {
         name: msgspec.structs.replace(
-            teacher, latency=teacher.latency * scale, cache_seconds=(teacher.cache_seconds or 0.0) * scale
+            teacher, latency=teacher.latency / times, cache_seconds=(teacher.cache_seconds or 0.0) / times
         )
         for name, teacher in TEACHERS.items()
     }

@@ -87,7 +87,7 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def print_tables(report: Mapping[str, Any]) -> None:
-    """The contestants' figures and the targets."""
+    """The contestants' figures and the targets; `columns` names further figures, which not every contestant has."""
     described = [f"{name} {value}" for part in ("machine", "shape") for name, value in report[part].items()]
     results = Table(
         "contestant", "seconds", "MiB", "cores busy elsewhere", "seconds of each repeat", title=report["benchmark"]
@@ -97,10 +97,16 @@ def print_tables(report: Mapping[str, Any]) -> None:
         mebibytes = figures["peak_bytes"] / MEBIBYTE
         row = (f"{figures['seconds']:.2f}", f"{mebibytes:.0f}", f"{figures['busy_elsewhere']:.2f}", each)
         results.add_row(contestant, *row)
+    further = Table("contestant", *(column.replace("_", " ") for column in report.get("columns", ())))
+    further.columns[0].no_wrap = True
+    for contestant, figures in report["results"].items():
+        shown = (f"{figures[column]:.4g}" if column in figures else "" for column in report.get("columns", ()))
+        further.add_row(contestant, *shown)
     targets = Table("target", "value", "bound", "holds")
     for target in report["targets"]:
         targets.add_row(target["name"], f"{target['value']:.3f}", target["bound"], "yes" if target["holds"] else "NO")
-    Console().print(", ".join(described), results, targets, sep="\n", highlight=False)
+    tables = (results, further, targets) if report.get("columns") else (results, targets)
+    Console().print(", ".join(described), *tables, sep="\n", highlight=False)
 
 
 def _at_least_one(text: str) -> int:

@@ -27,6 +27,7 @@ from composer_replication.traces import (
     Usage,
     parse_arguments,
     render_action,
+    without_thinking,
 )
 
 CALL = ToolCall("c1", "Read", {"path": "a.py"})
@@ -597,3 +598,11 @@ def test_actions() -> None:
 )
 def test_arguments(given_arguments: Any, arguments: dict[str, Any], raw: str | None) -> None:
     assert parse_arguments(given_arguments) == (arguments, raw)
+
+
+def test_an_action_without_its_thinking_stays_character_for_character() -> None:
+    turn = Turn("assistant", "look  at it\n", thinking="hm\n[x]", tool_calls=[CALL])
+    assert without_thinking(render_action(turn)) == render_action(Turn("assistant", turn.content, tool_calls=[CALL]))
+    assert without_thinking("[THINKING]\nhm\n[/THINKING]") == ""
+    for text in ("", "plain", "later [THINKING]\nhm\n[/THINKING]", "[THINKING]\nnever closed"):
+        assert without_thinking(text) == text

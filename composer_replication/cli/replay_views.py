@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -16,19 +17,14 @@ from composer_replication.teacher_replay.replay_report import ReplayReport
 
 def show_estimate(console: Console, estimate: ReplayEstimate, options: ReplayOptions) -> None:
     """The price of a replay."""
-    table = Table("teacher", "calls", "stored", "tokens in", "of them cached", "expected", "without prompt cache")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for slug, teacher in estimate.teachers.items():
-        table.add_row(
-            escape(slug),
-            f"{teacher.calls:,}",
-            f"{teacher.stored:,}",
-            f"{teacher.prompt_tokens:,}",
-            f"{teacher.cached_tokens:,}",
-            _dollars(teacher.expected),
-            _dollars(teacher.uncached),
-        )
+    teachers = estimate.teachers.values()
+    table = _by_teacher(estimate.teachers)
+    table.add_row("calls", *(f"{one.calls:,}" for one in teachers))
+    table.add_row("stored answers", *(f"{one.stored:,}" for one in teachers))
+    table.add_row("tokens in", *(f"{one.prompt_tokens:,}" for one in teachers))
+    table.add_row("  of them cached", *(f"{one.cached_tokens:,}" for one in teachers))
+    table.add_row("expected", *(_dollars(one.expected) for one in teachers))
+    table.add_row("  without prompt cache", *(_dollars(one.uncached) for one in teachers))
     console.print(table)
     console.print(f"{estimate.states:,} states of {estimate.traces:,} traces; tokens are counted as four bytes each")
     if estimate.at_least != estimate.at_most:
@@ -42,26 +38,20 @@ def show_estimate(console: Console, estimate: ReplayEstimate, options: ReplayOpt
 
 def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float) -> None:
     """The summary of a replay."""
-    table = Table(
-        "teacher", "answered", "stored", "failed", "gated", "no money", "spent", "cached in", "p50", "p95", "retries"
-    )
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for slug, use in report.teachers.items():
-        share = use.cached_tokens / use.prompt_tokens if use.prompt_tokens else 0.0
-        table.add_row(
-            escape(slug),
-            f"{use.answered:,}",
-            f"{use.stored:,}",
-            f"{use.failed:,}",
-            f"{use.gated:,}",
-            f"{use.no_room:,}",
-            _dollars(use.cost),
-            f"{share:.0%}",
-            _seconds(use.latency(0.5)),
-            _seconds(use.latency(0.95)),
-            f"{use.retries:,}",
-        )
+    uses = report.teachers.values()
+    table = _by_teacher(report.teachers)
+    table.add_row("answered", *(f"{use.answered:,}" for use in uses))
+    table.add_row("stored answers", *(f"{use.stored:,}" for use in uses))
+    table.add_row("not asked: the gate", *(f"{use.gated:,}" for use in uses))
+    table.add_row("not asked: the cap", *(f"{use.no_room:,}" for use in uses))
+    table.add_row("failed", *(f"{use.failed:,}" for use in uses))
+    table.add_row("retries", *(f"{use.retries:,}" for use in uses))
+    table.add_row("spent", *(_dollars(use.cost) for use in uses))
+    table.add_row("tokens in", *(f"{use.prompt_tokens:,}" for use in uses))
+    table.add_row("  of them cached", *(f"{use.cached_tokens:,}" for use in uses))
+    table.add_row("tokens out", *(f"{use.completion_tokens:,}" for use in uses))
+    table.add_row("latency, median", *(_seconds(use.latency(0.5)) for use in uses))
+    table.add_row("  95 %", *(_seconds(use.latency(0.95)) for use in uses))
     console.print(table)
     figures = report.as_dict()
     console.print(
@@ -91,6 +81,14 @@ def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float
             console.print(f"[yellow]failed:[/] {escape(slug)}: the last time, {escape(use.last_error)}")
     _show_families(console, report.same_family, report.excluded)
     console.print(f"answers: {escape(str(folder))}")
+
+
+def _by_teacher(slugs: Iterable[str]) -> Table:
+    """A column for each teacher: names fold where numbers must not."""
+    table = Table("")
+    for slug in slugs:
+        table.add_column(escape(slug), justify="right", overflow="fold")
+    return table
 
 
 def _show_families(console: Console, same_family: dict[str, str], excluded: list[str]) -> None:

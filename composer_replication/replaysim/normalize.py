@@ -30,7 +30,8 @@ async def replay_and_normalize_trace(
         max_total_usd: the cap on what the teachers may cost.
         normalizer: `DJNormalizer()` if None; made before a teacher is asked, so that a wrong recipe costs nothing.
         replay_kwargs: for `replay_trace` (`api_key`, `ledger`, `gate`, `tools`, ...). What decides agreement
-            (`agreement`, `min_margin`) goes to `extract_dpo_pairs` as well; its defaults hold for both.
+            (`agreement`, by default "action": teachers word things freely; `min_margin`) goes to `extract_dpo_pairs`
+            as well.
 
     Returns:
         Every answer of the teachers, and the pairs that are left; `normalizer.report` says what was dropped and why.
@@ -43,7 +44,7 @@ async def replay_and_normalize_trace(
     if teachers is not None:
         replay_kwargs["teachers"] = teachers
     agreement = {
-        "agreement": replay_kwargs.pop("agreement", "exact"),
+        "agreement": replay_kwargs.pop("agreement", "action"),
         "agreement_threshold": agreement_threshold,
         "min_margin": replay_kwargs.pop("min_margin", 0),
     }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -20,6 +22,8 @@ class DJNormalizer:
 
     The three executors run the same operators and give the same pairs: "batched" in this process, at once;
     "data-juicer" and "ray" on data-juicer's own engines, in processes of their own, for sets that are worth the start.
+    No package is installed for an operator, and the engines work offline: the models it needs must be on the disk. A
+    recipe may hold code (in `python_lambda_mapper`, for one), so use those that you trust.
 
     Args:
         recipe_path: a data-juicer YAML file, or the name of a recipe that comes with the package; the default recipe
@@ -69,7 +73,10 @@ class DJNormalizer:
             ValueError: a pair lacks a key.
             OperatorError: a RuntimeError; an operator or its engine failed.
         """
-        records = list(to_records(pairs))
+        with _collector_paused():
+            return self._normalize(list(to_records(pairs)))
+
+    def _normalize(self, records: Sequence[PairRecord]) -> list[NormalizedDPOPair]:
         if self.recipe is None:
             kept = [normalized(record, {"skipped": True}) for record in records]
             self.report = _report(records, [], NormalizeReport(None, None, None))
@@ -123,6 +130,18 @@ class DJNormalizer:
                 DroppedPair(drop.index, record["state_id"], op, operator.field, reason, makes_a_call(record))
             )
         return dropped
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Many small objects are made, and no cycles: the collector would walk over the whole heap again and again."""
+    was_running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_running:
+            gc.enable()
 
 
 def _report(records: Sequence[PairRecord], dropped: list[DroppedPair], report: NormalizeReport) -> NormalizeReport:

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+import msgspec
+
 from composer_replication.histories import assistant_message
 from composer_replication.teacher_replay.records import DPOPair
 from composer_replication.traces import Message, ToolCall, Turn, parse_action, parse_arguments, render_action
 
+_ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=repr)
 _REQUIRED: Mapping[str, type] = {
     "state_id": str,
     "state_messages": Sequence,
@@ -159,6 +162,14 @@ def _encodable(text: str) -> str:
     return text
 
 
+def _canonical(message: Message) -> bytes:
+    """A message as one line of JSON, whatever the order of its keys."""
+    try:
+        return _ENCODER.encode(message)
+    except UnicodeEncodeError:  # half a character; `json` can spell it
+        return json.dumps(message, sort_keys=True, default=repr).encode()
+
+
 class _StateDigests:
     """Digests of histories. Those of a trace are each the beginning of the next: what they share is read once."""
 
@@ -171,6 +182,6 @@ class _StateDigests:
         if messages[:known] != self._messages:
             self._hash, known = hashlib.blake2b(digest_size=16), 0
         for message in messages[known:]:
-            self._hash.update(json.dumps(message, sort_keys=True, default=repr).encode() + b"\n")
+            self._hash.update(_canonical(message) + b"\n")
         self._messages = messages
         return self._hash.hexdigest()

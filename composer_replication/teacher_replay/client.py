@@ -89,6 +89,8 @@ class TeacherClient:
             timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_SECONDS, timeout), pool=None),
             limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
             follow_redirects=False,  # a key must not follow a redirect to another host
+            # A proxy of the environment cannot reach a teacher on this machine.
+            mounts={f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")},
         )
 
     async def close(self) -> None:

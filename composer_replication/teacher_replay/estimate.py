@@ -9,7 +9,7 @@ from typing import Any
 
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
 from composer_replication.teacher_replay.calls import call_key
-from composer_replication.teacher_replay.families import model_family
+from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gating import SequentialGate
 from composer_replication.teacher_replay.known_prompts import token_bound
 from composer_replication.teacher_replay.ledger import Ledger
@@ -101,10 +101,10 @@ def _add_trace(
     ledger: Ledger,
 ) -> None:
     estimate.traces += 1
-    families = {family for model in trace.student_models if (family := model_family(model)) is not None}
-    related = [teacher for teacher in teachers if teacher.family in families]
-    estimate.same_family.update({teacher.slug: teacher.family or "" for teacher in related})
-    asked = [one for one in teachers if not (options.exclude_same_family and one in related)]
+    shared = {one.slug: shared_family(one.families, trace.student_models) for one in teachers}
+    related = {slug: family for slug, family in shared.items() if family is not None}
+    estimate.same_family.update(related)
+    asked = [one for one in teachers if not (options.exclude_same_family and one.slug in related)]
     always = [one.slug for one in cheapest_first(asked)[: _fewest_asked(len(asked), options)]]
     redactor = new_redactor() if options.redact else None
     writer = PromptWriter(trace.states, complete_tools(trace.tools, trace.states), redactor)
@@ -112,14 +112,14 @@ def _add_trace(
     for state in trace.states:
         prompt = writer.prompt(state["messages"])
         estimate.states += 1
-        shared = before.size if before is not None and prompt.begins_with(before) else 0
+        beginning = before.size if before is not None and prompt.begins_with(before) else 0
         is_certain = options.gate == "none" or without_thinking(state["student_action"]).strip()
         for teacher in asked:
             of_teacher = estimate.teachers[teacher.slug]
             if ledger.answer(call_key(teacher, prompt)) is not None:
                 of_teacher.stored += 1
                 continue
-            cost = _add_call(of_teacher, teacher, prompt, shared, options.expected_output_tokens)
+            cost = _add_call(of_teacher, teacher, prompt, beginning, options.expected_output_tokens)
             if teacher.slug in always and is_certain:
                 estimate.at_least += cost
         before = prompt

@@ -65,15 +65,7 @@ def model_families(name: str) -> frozenset[str]:
     return frozenset(named) if "distill" in parts else frozenset(named[:1])
 
 
-def model_family(name: str) -> str | None:
-    """The one family of a model; of a distilled one, that of the model it was made into. None if it is not known."""
-    families = model_families(name)
-    if len(families) < 2:
-        return next(iter(families), None)
-    return max(families, key=lambda family: name.lower().rfind(family))
-
-
-def same_family(student_models: Iterable[str | None], teacher_slug: str) -> bool:
-    """Whether a teacher is of a family that one of the student's models is of too; what is not known is of none."""
-    teacher = model_families(teacher_slug)
-    return any(teacher & model_families(model) for model in student_models if model)
+def shared_family(teacher_families: Iterable[str], student_models: Iterable[str | None]) -> str | None:
+    """A family that a teacher and one of the student's models are both of; None if there is none that is known."""
+    students = frozenset[str]().union(*(model_families(model) for model in student_models if model))
+    return min(students.intersection(teacher_families), default=None)

@@ -18,7 +18,7 @@ from typing import Any
 
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules
 from composer_replication.teacher_replay.client import TeacherClient
-from composer_replication.teacher_replay.families import model_family
+from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gating import Gate, GateChoice, gate_for
 from composer_replication.teacher_replay.known_prompts import KnownPrompts
 from composer_replication.teacher_replay.ledger_thread import LedgerThread
@@ -38,13 +38,14 @@ from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.teacher_replay.windows import Windows
 from composer_replication.traces import TraceState
 
-# Traces under way at once: enough to keep every teacher busy while each trace goes on almost in order.
-_TRACES_AT_ONCE = 8
+# Traces under way at once: enough to keep every teacher busy while each trace goes on almost in order. Memory holds all
+# of each; twice as many would save another twentieth of the dollars.
+_TRACES_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class TraceToReplay:
-    """The states of one trace, the tools that its agent had (what is missing is inferred from its calls), and the
+    """The states of one trace, the tools that its agent had (without any, they are inferred from its calls), and the
     models that were the student in it, as far as the log knows them."""
 
     trace_id: str
@@ -128,7 +129,7 @@ async def replay_trace(
         teachers: specs, or slugs that OpenRouter knows.
         max_total_usd: the cap.
         api_key: for OpenRouter; else OPENROUTER_API_KEY from the environment, `env_file` or ~/.hermes/.env.
-        tools: the agent's tool definitions; those that are missing are inferred from the calls in the trace.
+        tools: the agent's tool definitions; without any, they are inferred from the calls in the trace.
         env_file: a file of `NAME=value` lines that may hold keys.
         on_result: called with every row as it comes.
         options: see `ReplayOptions`.
@@ -311,8 +312,9 @@ class Replay:
         """The teachers of a trace, and a note on those that are of its student's family."""
         teachers = []
         for teacher in self._teachers:
-            if teacher.family is not None and teacher.family in map(model_family, trace.student_models):
-                self.report.same_family[teacher.slug] = teacher.family
+            family = shared_family(teacher.families, trace.student_models)
+            if family is not None:
+                self.report.same_family[teacher.slug] = family
                 if self._options.exclude_same_family:
                     if teacher.slug not in self.report.excluded:
                         self.report.excluded.append(teacher.slug)

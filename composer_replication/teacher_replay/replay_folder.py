@@ -60,7 +60,7 @@ class ReplayFolder:
     def write_settings(self, options: StateOptions, teachers: Iterable[Teacher], report: dict[str, Any]) -> None:
         """Keep how this replay was made."""
         states = {"system_prompt": options.system_prompt, "max_history_tokens": options.max_history_tokens}
-        families = {**self.teacher_families(), **{teacher.slug: teacher.family for teacher in teachers}}
+        families = {**self.teacher_families(), **{teacher.slug: sorted(teacher.families) for teacher in teachers}}
         content = {"states": states, "teachers": families, "report": report}
         part = self.settings.with_name(f".{self.settings.name}.{os.getpid()}.part")
         part.write_bytes(msgspec.json.format(_ENCODER.encode(content), indent=2) + b"\n")
@@ -77,7 +77,7 @@ class ReplayFolder:
             raise ValueError(f"{self.settings} does not say how states were made: run the replay again")
         return StateOptions(states["system_prompt"], states.get("max_history_tokens"))
 
-    def teacher_families(self) -> dict[str, str | None]:
+    def teacher_families(self) -> dict[str, list[str]]:
         """The model families of all teachers that were ever asked here."""
         families = self._settings().get("teachers")
         return families if isinstance(families, dict) else {}

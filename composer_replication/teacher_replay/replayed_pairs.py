@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from composer_replication.teacher_replay.families import model_family
+from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.pair_report import PairReport
 from composer_replication.teacher_replay.pairs import Agreement, extract_pairs_with_report
 from composer_replication.teacher_replay.records import DPOPair
@@ -52,8 +52,8 @@ class ReplayedPairs:
             yield from report.pairs
 
     def _of_trace(self, trace: TraceToReplay) -> PairReport:
-        students = {model_family(model) for model in trace.student_models}
-        related = {slug: family for slug, family in self._families.items() if family is not None and family in students}
+        shared = {slug: shared_family(its, trace.student_models) for slug, its in self._families.items()}
+        related = {slug: family for slug, family in shared.items() if family is not None}
         rows = list(self._answers.rows(state["state_id"] for state in trace.states))
         present = {row["teacher_slug"] for row in rows}
         self.same_family.update({slug: family for slug, family in related.items() if slug in present})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
-from composer_replication.teacher_replay.families import model_family
+from composer_replication.teacher_replay.families import model_families
 from composer_replication.teacher_replay.keys import MissingKeyError, find_key
 from composer_replication.teacher_replay.prices import NANO, Price, listed_price, per_million
 
@@ -80,7 +80,7 @@ class Teacher:
     concurrency: int | None
     parameters: Mapping[str, Any]
     cache_control: bool
-    family: str | None
+    families: frozenset[str]
     key_variable: str | None
     api_key: str | None = field(default=None, repr=False)
 
@@ -155,8 +155,9 @@ def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | 
             f"teacher {slug}: the key in {variable} holds a space, a line end or a letter that no key has"
         )
     model = given.get("model", slug)
-    family = given.get("family") or model_family(model) or model_family(slug)
-    cache_control = given.get("cache_control", family == "claude")
+    own_family = frozenset({given["family"]}) if "family" in given else frozenset()
+    families = own_family or model_families(model) or model_families(slug)
+    cache_control = given.get("cache_control", "claude" in families)
     return Teacher(
         slug=slug,
         model=model,
@@ -166,7 +167,7 @@ def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | 
         concurrency=given.get("concurrency"),
         parameters=dict(given.get("parameters") or {}),
         cache_control=cache_control,
-        family=family,
+        families=families,
         key_variable=variable,
         api_key=key,
     )

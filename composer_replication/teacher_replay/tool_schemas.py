@@ -48,15 +48,16 @@ def infer_tools(states: Sequence[TraceState]) -> list[dict[str, Any]]:
 
 
 def complete_tools(given: Iterable[Mapping[str, Any]], states: Sequence[TraceState]) -> list[dict[str, Any]]:
-    """The given definitions in OpenAI's form, and inferred ones for tools that are called without being defined.
+    """The given definitions in OpenAI's form; without any, those that the calls let one infer.
 
+    A tool that is called but not among those given was perhaps made up by the student: teachers must not be offered it.
     Of several definitions of one name, the first counts: endpoints refuse a name that comes twice.
     """
     tools: dict[str, dict[str, Any]] = {}
-    for tool in (*(_openai_form(tool) for tool in given), *infer_tools(states)):
+    for tool in map(_openai_form, given):
         if tool is not None:
             tools.setdefault(tool["function"]["name"], tool)
-    return list(tools.values())
+    return list(tools.values()) or infer_tools(states)
 
 
 def is_tool_name(name: str) -> bool:

@@ -73,8 +73,15 @@ def test_teachers_that_side_with_the_student_make_no_pair() -> None:
 def test_the_quickstart_says_in_one_line_that_there_is_no_pair(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(LOCAL_TEACHERS, "thorough", hasty)
+    answers: list[str] = []
+
+    def hasty_too(messages: list[dict[str, Any]]) -> str:
+        answers.append(hasty(messages))
+        return answers[-1]
+
+    monkeypatch.setitem(LOCAL_TEACHERS, "thorough", hasty_too)
     assert cli.run(["quickstart"]) == 1
+    assert len(answers) == 2  # not once more for the demo itself
     captured = capsys.readouterr()
     assert "6 calls, $0.0000; 0 pairs by meaning, 0 by text; 0 kept by the recipe default" in captured.out
     assert captured.err.startswith("error: there is no preference pair for factorial, binary_search")
@@ -112,13 +119,13 @@ def test_a_teacher_that_fails_is_named_with_its_reason() -> None:
 def test_the_demo_asks_no_teacher_unless_it_needs_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = replay_samples(1).pairs
 
-    def fail(*_: object) -> None:
-        raise AssertionError("teachers were asked")
+    def fail(seed: int) -> None:
+        raise AssertionError(f"teachers were asked about seed {seed}")
 
     monkeypatch.setattr("composer_replication._tiny.sample_replay.replay_samples", fail)
     assert next(run_loss_demo(seed=1, warm_up_steps=1, pairs=pairs)).active_tokens["trace_replay_dpo"] > 0
     next(run_loss_demo(seed=1, warm_up_steps=1, beta_replay=0.0))
-    with pytest.raises(AssertionError, match="teachers were asked"):
+    with pytest.raises(AssertionError, match="teachers were asked about seed 1"):
         next(run_loss_demo(seed=1, warm_up_steps=1))
 
 

@@ -100,7 +100,7 @@ def test_logs_to_answers_and_a_second_run_asks_nobody(
     assert len({(row["state_id"], row["teacher_slug"]) for row in rows}) == len(rows) == 10
     assert all(row["error"] is None and row["cost_usd"] > 0 for row in rows)
     settings = json.loads((out / "replay.json").read_text())
-    assert settings["teachers"] == {"one": None, "two": None}
+    assert settings["teachers"] == {"one": [], "two": []}
     assert settings["report"]["calls"] == 10
     figures = figures_of(capsys, traces, "-o", out, "--teachers", teachers, "--gate", "none")
     assert len(server.asked) == 10

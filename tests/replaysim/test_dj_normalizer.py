@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -231,6 +232,19 @@ def test_an_operator_that_fails_is_named(tmp_path: Path) -> None:
         OperatorError, match="on chosen failed: ValueError: 1 records became 2; it may only change texts"
     ):
         run([pair()], doubling)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_the_collector_runs_again_if_it_did(running: bool) -> None:
+    (gc.enable if running else gc.disable)()
+    try:
+        DJNormalizer(skip_dj=True).normalize([pair()])
+        assert gc.isenabled() is running
+        with pytest.raises(ValueError, match="pair 0 is no pair"):
+            DJNormalizer(skip_dj=True).normalize([3])  # type: ignore[list-item]
+        assert gc.isenabled() is running
+    finally:
+        gc.enable()
 
 
 def test_skipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

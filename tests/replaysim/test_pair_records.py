@@ -56,6 +56,18 @@ def test_states_are_equal_by_their_messages_alone() -> None:
     assert len(set(states)) == 5
 
 
+def test_states_with_half_a_character_or_strange_values_have_digests_too() -> None:
+    given: list[dict[str, Any]] = [{"role": "user", "content": "\ud83d"}, {"content": "\ud83d", "role": "user"}]
+    given += [
+        {"role": "user", "content": "\ud83e"},
+        {"role": "user", "content": {1, 2}},
+        {"role": "user", "content": {3}},
+    ]
+    states = [made["state"] for made in to_records([pair(0, state_messages=[message]) for message in given])]
+    assert states[0] == states[1]
+    assert len(set(states)) == 4
+
+
 def test_histories_of_a_trace_become_lists() -> None:
     turns = [Turn("user", "Go."), Turn("assistant", "", tool_calls=[ToolCall("1", "Read")]), Turn("assistant", "Done.")]
     states = list(Trace("t", turns, Source("f", "x")).states())

@@ -38,18 +38,16 @@ def growing_states(count: int, *, letters: int = 200, restart: int | None = None
 
 def spec_of(server: MeteredServer, name: str, teacher: Teacher, **fields: Any) -> dict[str, Any]:
     """A teacher as a user would write it who knows its prices."""
-    prices = {
-        "input_per_mtok": teacher.input_per_mtok,
-        "output_per_mtok": teacher.output_per_mtok,
-        "cached_input_per_mtok": teacher.cached_per_mtok,
-        "cache_write_per_mtok": teacher.cache_write_per_mtok,
-    }
+    cached, written = teacher.cached_per_mtok, teacher.cache_write_per_mtok
     return {
         "slug": name,
         "base_url": server.url,
+        "input_per_mtok": teacher.input_per_mtok,
+        "output_per_mtok": teacher.output_per_mtok,
+        "cached_input_per_mtok": teacher.input_per_mtok if cached is None else cached,
+        "cache_write_per_mtok": teacher.input_per_mtok if written is None else written,
         "max_output_tokens": 64,
         "cache_control": teacher.cache == "explicit",
-        **{field: price for field, price in prices.items() if price is not None},
         **fields,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Scenario:
     """`cap` is in nano-dollars; `sharing` replays use one ledger at once."""
 
     teachers: list[Teacher]
-    states: list[TraceState]
+    states: list[TraceState] = field(repr=False)
     cap: int
     concurrency: int
     total_concurrency: int | None
@@ -146,7 +146,8 @@ def test_the_meter_never_passes_the_cap(scenario: Scenario) -> None:
             assert all(asked.get(question, 0) >= 1 for question in found.stored)
             if not scenario.failures:
                 assert set(asked.values()) <= {1}
-                assert charged == server.meter.spent
+                # A price with more digits than a ledger has is rounded up.
+                assert 0 <= charged - server.meter.spent <= server.meter.requests
                 assert all(row["error"] is None or "cut at" in row["error"] for some in rows for row in some)
         assert server.meter.broken == []
 

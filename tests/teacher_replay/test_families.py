@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from composer_replication.teacher_replay.families import model_families, model_family, same_family
+from composer_replication.teacher_replay.families import model_families, shared_family
 
 NAMES = {
     "claude": [
@@ -38,26 +38,29 @@ NAMES = {
 
 @pytest.mark.parametrize(("family", "name"), [(family, name) for family, names in NAMES.items() for name in names])
 def test_a_name_tells_the_family(family: str, name: str) -> None:
-    assert model_family(name) == family
-    assert model_family(name.upper()) == family
+    assert model_families(name) == {family}
+    assert model_families(name.upper()) == {family}
 
 
 @pytest.mark.parametrize("name", ["", "my-finetune", "<synthetic>", "o200k", "unknown/model", "gptzero-like", "photon"])
 def test_a_name_that_says_nothing_is_of_no_family(name: str) -> None:
-    assert model_family(name) is None
+    assert not model_families(name)
 
 
 def test_a_distilled_model_is_of_both_families() -> None:
     assert model_families("deepseek/deepseek-r1-distill-qwen-32b") == {"deepseek", "qwen"}
-    assert model_family("deepseek-r1-distill-llama-70b") == "llama"
-    assert same_family(["qwen2.5-coder"], "deepseek/deepseek-r1-distill-qwen-32b")
-    assert same_family(["deepseek-v3"], "deepseek/deepseek-r1-distill-qwen-32b")
-    assert not same_family(["llama-3"], "deepseek/deepseek-r1-distill-qwen-32b")
+    assert shared_family(model_families("deepseek/deepseek-r1-distill-qwen-32b"), ["qwen2.5-coder"]) == "qwen"
+    assert shared_family(model_families("deepseek/deepseek-r1-distill-qwen-32b"), ["deepseek-v3"]) == "deepseek"
+    assert shared_family(model_families("deepseek/deepseek-r1-distill-qwen-32b"), ["llama-3"]) is None
+
+
+def test_of_several_names_the_first_counts() -> None:
+    assert model_families("qwen-2-llama-merge") == {"qwen"}
 
 
 def test_a_teacher_of_the_students_family() -> None:
-    assert same_family(["claude-opus-4-5-20251101"], "anthropic/claude-opus-4.7")
-    assert same_family([None, "gpt-5", "claude-haiku-4-5"], "anthropic/claude-opus-4.7")
-    assert not same_family(["claude-opus-4-5-20251101"], "openai/gpt-5")
-    assert not same_family([], "openai/gpt-5")
-    assert not same_family(["my-finetune", None], "other-finetune")
+    assert shared_family(model_families("anthropic/claude-opus-4.7"), ["claude-opus-4-5-20251101"]) == "claude"
+    assert shared_family(model_families("anthropic/claude-opus-4.7"), [None, "gpt-5", "claude-haiku-4-5"]) == "claude"
+    assert shared_family(model_families("openai/gpt-5"), ["claude-opus-4-5-20251101"]) is None
+    assert shared_family(model_families("openai/gpt-5"), []) is None
+    assert shared_family(model_families("other-finetune"), ["my-finetune", None]) is None

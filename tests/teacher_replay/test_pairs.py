@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.pair_report import PairReport, TeacherVotes
 from composer_replication.teacher_replay.pairs import comparer_for, extract_dpo_pairs, extract_pairs_with_report
 from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.traces import Source, Trace, TraceState, Turn
+from composer_replication.traces import Source, ToolCall, Trace, TraceState, Turn, parse_arguments, render_action
+
+FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def state(state_id: str, action: str = "student") -> TraceState:
@@ -173,6 +177,18 @@ def test_every_state_and_row_is_accounted_for() -> None:
     json.dumps(report.as_dict())
 
 
+def test_the_student_is_supported_if_no_rival_has_more() -> None:
+    for answers, supported in ((("student", "x"), 1), (("student", "x", "x"), 0), (("x",), 0), ((), 0)):
+        assert extract_pairs_with_report([state("s")], rows("s", *answers)).student_supported == supported
+
+
+def test_counts_are_told_in_order() -> None:
+    states = [state("a"), state("b")]
+    answers = [row("a", "two", "x"), row("a", "one", "x"), row("b", "two", "x")]
+    told = extract_pairs_with_report(states, answers).as_dict()
+    assert (list(told["histogram"]), list(told["by_teacher"])) == (["1", "2"], ["one", "two"])
+
+
 def test_reports_of_traces_add_up() -> None:
     states = [state(name) for name in "abcd"]
     answers = [*rows("a", "x", "x"), *rows("b", "x", "y"), *rows("c", "student", "x", "x"), *rows("zz", "x")]
@@ -213,3 +229,26 @@ def test_a_state_id_that_comes_twice_is_refused() -> None:
 
 def test_comparers_by_name() -> None:
     assert repr(comparer_for("exact")) == "ExactComparer()"
+
+
+def recorded_rows() -> list[TeacherCallResult]:
+    """The recorded teachers' messages as rows of a replay."""
+    rows = []
+    for line in (FIXTURES / "coding_answers.jsonl").read_text().splitlines():
+        answer = json.loads(line)
+        functions = [call["function"] for call in answer["message"].get("tool_calls", [])]
+        calls = [ToolCall("", function["name"], *parse_arguments(function["arguments"])) for function in functions]
+        text = render_action(Turn("assistant", answer["message"]["content"] or "", tool_calls=calls))
+        rows.append(row(answer["state_id"], answer["teacher_slug"], text))
+    return rows
+
+
+def test_the_pairs_of_a_recorded_session_are_those_that_an_engineer_sees() -> None:
+    trace = msgspec.json.decode((FIXTURES / "coding_trace.jsonl").read_bytes(), type=Trace)
+    outcomes = json.loads((FIXTURES / "coding_outcomes.json").read_text())
+    pairs = extract_dpo_pairs(trace.states(), recorded_rows(), agreement="action", tools=trace.tools)
+    expected = {state_id: set(outcome["teachers"]) for state_id, outcome in outcomes.items() if outcome["pair"]}
+    assert [pair["state_id"] for pair in pairs] == sorted(expected)
+    assert all(set(pair["teachers"]) <= expected[pair["state_id"]] for pair in pairs)
+    assert sum(len(pair["teachers"]) for pair in pairs) >= 0.95 * sum(map(len, expected.values()))
+    assert len(extract_dpo_pairs(trace.states(), recorded_rows())) < 0.1 * len(pairs)

@@ -800,3 +800,11 @@ def test_a_trace_that_cannot_be_read_ends_the_replay_and_keeps_the_answers(
     after = balance(tmp_path / "ledger.sqlite")
     assert after.answered + after.in_doubt == len(server.asked)
     assert after.answered >= 1
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_teachers_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with LoopbackTeachers() as server:
+        (row,) = asyncio.run(replay_trace(states_of("a"), [server.spec("one")], max_retries=0))
+    assert row["error"] is None

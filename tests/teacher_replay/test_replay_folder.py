@@ -98,7 +98,7 @@ def test_how_a_replay_was_made_is_kept(folder: ReplayFolder) -> None:
     assert json.loads(folder.settings.read_text())["report"] == {"calls": 3}
     assert folder.state_options() == StateOptions("Mine.", 77)  # a limit is no part of how states are made
     folder.write_settings(options, teachers("y"), {})
-    assert folder.teacher_families() == {"my-claude": "claude", "x": None, "y": None}
+    assert folder.teacher_families() == {"my-claude": ["claude"], "x": [], "y": []}
     assert [file.name for file in folder.folder.iterdir()] == ["replay.json"]
 
 
@@ -118,7 +118,7 @@ def test_without_settings_nobody_can_say_how_states_were_made(folder: ReplayFold
 def test_settings_with_something_else_for_teachers_are_replaced(folder: ReplayFolder) -> None:
     folder.settings.write_text('{"teachers": ["a"]}')
     folder.write_settings(StateOptions(), teachers("x"), {})
-    assert folder.teacher_families() == {"x": None}
+    assert folder.teacher_families() == {"x": []}
 
 
 def test_a_folder_without_answers_is_no_replay(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from teacher_replay.metered_replays import growing_states, read_ledger, spec_of
 
+from composer_replication.teacher_replay.ledger import Attempt, Busy, Ledger
+
 # isort: split
 from metered_billing import Teacher
 from metered_server import MeteredServer
@@ -19,8 +21,8 @@ from misbehaviour import Misbehaviour
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "replay_process.py"
 TEACHERS = {
-    "a": Teacher(input_per_mtok=5, output_per_mtok=25, cached_per_mtok=0.5, cache="automatic", latency=0.1),
-    "b": Teacher(input_per_mtok=1, output_per_mtok=10, latency=0.05, latency_spread=1.0),
+    "a": Teacher(input_per_mtok=5, output_per_mtok=25, cached_per_mtok=0.5, cache="automatic", latency=0.02),
+    "b": Teacher(input_per_mtok=1, output_per_mtok=10, latency=0.01, latency_spread=1.0),
 }
 STATES = 30
 
@@ -31,6 +33,7 @@ def replay_at_once(folder: Path, server: MeteredServer, processes: int, cap_usd:
     options = {"max_total_usd": cap_usd, "ledger": str(folder / "ledger.sqlite")}
     states = growing_states(STATES)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    server.plan(*[Misbehaviour("hang")] * 2)
     started = []
     for number in range(processes):
         traces = [states[::-1] if number % 2 else states]
@@ -39,6 +42,11 @@ def replay_at_once(folder: Path, server: MeteredServer, processes: int, cap_usd:
         command = [sys.executable, str(PROGRAM), str(task)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         started.append(subprocess.Popen(command, **pipes, text=True, env=environment))
+    # The first questions hang until all have the ledger open.
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+    server.release()
     ended = [process.communicate() for process in started]
     assert [process.returncode for process in started] == [0] * processes, ended
     return [json.loads(out.splitlines()[-1]) for out, _ in ended]
@@ -61,7 +69,7 @@ def test_no_question_is_asked_twice(tmp_path: Path) -> None:
     assert len(texts[0]) == STATES * len(TEACHERS)
     calls = [result["report"]["calls"] for result in results]
     assert sum(calls) == STATES * len(TEACHERS)
-    assert sum(made > 0 for made in calls) >= 2  # or else they were not there at the same time
+    assert sum(made > 0 for made in calls) >= 2
 
 
 def test_one_cap_holds_for_all(tmp_path: Path) -> None:
@@ -75,3 +83,29 @@ def test_one_cap_holds_for_all(tmp_path: Path) -> None:
         # What is left would not have paid for the worst case of another call.
         dearest = max(record.billed for record in server.meter.records)
         assert cap_usd * 10**9 - server.meter.spent < 20 * dearest
+
+
+def test_a_call_of_a_process_that_dies_beside_us_is_in_doubt_and_ours_to_repeat(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    program = (
+        "import sys; from composer_replication.teacher_replay.ledger import Ledger; ledger = Ledger(sys.argv[1]);"
+        "ledger.begin('question', 'a', 70, cap=1000, budget='b'); print('begun', flush=True); sys.stdin.read()"
+    )
+    with Ledger(path) as ledger:
+        other = subprocess.Popen(
+            [sys.executable, "-c", program, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert other.stdout is not None
+        assert other.stdout.readline() == "begun\n"
+        assert ledger.begin("question", "a", 70, cap=1000, budget="b") == Busy()
+        assert ledger.find_lost() == 0
+        other.kill()
+        other.communicate()
+        assert isinstance(ledger.begin("question", "a", 70, cap=1000, budget="b"), Attempt)
+        balance = ledger.balance("b")
+        assert (balance.in_doubt, balance.in_doubt_reserved, balance.in_flight, balance.repeated) == (1, 70, 1, 1)
+        assert ledger.charged("b") == 140

@@ -50,8 +50,6 @@ def same_deed(first: Deed, second: Deed) -> float | None:
     """How alike two deeds are that are the same (1.0, or the likeness of their texts); None if they are not."""
     if not _same_form(first, second) or len(first.prose) != len(second.prose) or len(first.code) != len(second.code):
         return None
-    if (first.edit is None) != (second.edit is None):
-        return None
     if first.edit is not None and second.edit is not None and not same_edit(first.edit, second.edit, first.path):
         return None
     if not all(same_code(one, other, first.path) for one, other in zip(first.code, second.code, strict=True)):

@@ -106,24 +106,15 @@ def _headers_meet(first: Edit, second: Edit) -> bool:
 
 
 def _same_change(first: Edit, second: Edit) -> bool:
-    for from_start in (True, False):
-        before, old, new, after = _trimmed(first, from_start=from_start)
-        other_before, other_old, other_new, other_after = _trimmed(second, from_start=from_start)
-        is_one_change = (old, new) == (other_old, other_new) and bool(old or new)
-        if is_one_change and _ends_alike(before, other_before) and _begins_alike(after, other_after):
-            return True
-    return False
+    before, *change, after = _trimmed(first)
+    other_before, *other_change, other_after = _trimmed(second)
+    return change == other_change and _ends_alike(before, other_before) and _begins_alike(after, other_after)
 
 
-def _trimmed(edit: Edit, *, from_start: bool) -> tuple[str, str, str, str]:
+def _trimmed(edit: Edit) -> tuple[str, str, str, str]:
     """What stands before a change, what goes, what comes, what stands behind it."""
-    shortest = min(len(edit.old), len(edit.new))
-    if from_start:
-        head = _common_length(edit.old, edit.new)
-        tail = min(_common_length(edit.old[::-1], edit.new[::-1]), shortest - head)
-    else:
-        tail = _common_length(edit.old[::-1], edit.new[::-1])
-        head = min(_common_length(edit.old, edit.new), shortest - tail)
+    head = _common_length(edit.old, edit.new)
+    tail = min(_common_length(edit.old[::-1], edit.new[::-1]), min(len(edit.old), len(edit.new)) - head)
     old_end, new_end = len(edit.old) - tail, len(edit.new) - tail
     return edit.old[:head], edit.old[head:old_end], edit.new[head:new_end], edit.old[old_end:]
 

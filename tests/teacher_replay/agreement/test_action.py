@@ -66,6 +66,10 @@ SAME = {
     "null is absent": (call("f", a=1, b=None), call("f", a=1)),
     "empty is absent": (call("f", a=1, b={}, c=[]), call("f", a=1)),
     "what the reader is told": (bash("ls", description="List", timeout=5), bash("ls", description="Look around")),
+    "what a sub-agent's task is called": (
+        call("Task", prompt="Find the router", description="Router"),
+        call("Agent", prompt="Find the router", description="Look it up", subagent_type="general-purpose"),
+    ),
     "read from the start": (read("a", offset=1, limit=2000), read("./a")),
     "read by range": (
         call("str_replace_editor", command="view", path="/a", view_range=[5, 9]),
@@ -120,6 +124,11 @@ SAME = {
         call("execute_ipython_cell", code="edit_file_by_replace('/a', new_content='y', to_replace='x')"),
         edit("/a", "x", "y"),
     ),
+    "edits of two files": (
+        f"{edit('a', 'x', 'y')}\n{edit('b', 'x', 'y')}",
+        f"{edit('b', 'x', 'y')}\n{edit('a', 'x', 'y')}",
+    ),
+    "read where it stands": (bash("cd /r && cat a"), read("/r/a")),
     "a list of edits": (
         call(
             "MultiEdit",
@@ -385,10 +394,12 @@ def test_any_command_and_any_arguments_can_be_compared(text: str) -> None:
             assert COMPARER(first, second) == COMPARER(second, first)
 
 
-NESTED = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
+ODD_VALUES = st.sampled_from(
+    [
+        *(None, True, 0, -1, 1.5, 10**20, "", "a", "1", "true", "[1, 2]", "a\nb", "\0", "\ud800", [], [1], [None], {}),
+        *({"a": [None]}, ["ls", "-l"], [["x"]], [{"old_string": "x"}], [{"old_string": "x", "new_string": 1}], [5, -1]),
+        *({"command": ["ls"]}, {"command": None}, [{"content": "x", "status": []}], {"": {"": ""}}),
+    ]
 )
 KEYS = st.sampled_from(
     [
@@ -424,8 +435,8 @@ TOOLS = st.sampled_from(
 )
 
 
-@settings(max_examples=80)
-@given(TOOLS, st.dictionaries(KEYS, NESTED, max_size=4), TOOLS, st.dictionaries(KEYS, NESTED, max_size=4))
+@settings(max_examples=300)
+@given(TOOLS, st.dictionaries(KEYS, ODD_VALUES, max_size=4), TOOLS, st.dictionaries(KEYS, ODD_VALUES, max_size=4))
 def test_arguments_of_any_shape_can_be_compared(
     first: str, arguments: dict[str, Any], second: str, others: dict[str, Any]
 ) -> None:

@@ -38,6 +38,7 @@ DIFFERENT = {
     "another place": (Edit("f()\nx = 1", "f()\nx = 2"), Edit("g()\nx = 1", "g()\nx = 2")),
     "another place below": (Edit("x = 1\nf()", "x = 2\nf()"), Edit("x = 1\ng()", "x = 2\ng()")),
     "the end of another name": (Edit("x = 1", "x = 2"), Edit("max = 1", "max = 2")),
+    "one letter more": (Edit("x = 1", "x = 2"), Edit("ax = 1", "ax = 2")),
     "the beginning of another name": (Edit("a.x", "b.x"), Edit("a.xs", "b.xs")),
     "another header": (Edit("y", "z", header="def f():"), Edit("y", "z", header="def g():")),
     "everywhere": (Edit("x", "y"), Edit("x", "y", all_places=True)),
@@ -87,6 +88,8 @@ def test_edits_that_may_change_places() -> None:
 def test_the_separate_changes_of_an_edit() -> None:
     changes = list(single_changes(Edit("a\nm\nn\nb\nz", "A\nm\nn\nB\nz")))
     assert changes == [Edit("a\nm\nn", "A\nm\nn"), Edit("m\nn\nb\nz", "m\nn\nB\nz")]
+    within = list(single_changes(Edit("m\na\nn\nb", "m\nA\nn\nB")))
+    assert within == [Edit("m\na\nn", "m\nA\nn"), Edit("n\nb", "n\nB")]
     assert list(single_changes(Edit("a\nb", "A\nb"))) == [Edit("a\nb", "A\nb")]
     everywhere = Edit("a\nm\nb", "A\nm\nB", all_places=True)
     assert list(single_changes(everywhere)) == [everywhere]

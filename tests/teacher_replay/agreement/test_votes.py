@@ -74,6 +74,10 @@ def test_a_finished_vote(tally: Tally, threshold: int, min_margin: int, expected
     assert decide(tally, threshold, min_margin) == expected
 
 
+def test_unless_told_a_tie_is_enough() -> None:
+    assert decide(counted(2, 2), 2) == decide(counted(2, 2), 2, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("tally", "remaining", "outcome"),
     [

@@ -21,7 +21,7 @@ def levels(tokens: Sequence[Token]) -> Iterator[tuple[Token, int]]:
     for token in tokens:
         if isinstance(token, Operator):
             level += (token.text == "(") - (token.text == ")")
-            begins = token.text != ")"
+            begins = True
             yield token, level
             continue
         if isinstance(token, Word):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,11 @@ def usual_line(line: Line) -> Line:
         line = replace(line, options=tuple(one for one in line.options if one[0] != "-c" or one[1] not in shown))
     rule = _RULES.get(line.name) or _RULES.get(line.name.partition(" ")[0])
     return line if rule is None else rule(line)
+
+
+def _by_name(options: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Options in the order of their names; several of one name keep theirs, which may matter."""
+    return tuple(sorted(options, key=lambda option: option[0]))
 
 
 def _renamed(line: Line, name: str, options: tuple[tuple[str, str], ...], operands: tuple[str, ...]) -> Line:
@@ -91,7 +96,7 @@ def _git_stash(line: Line) -> Line:
     if line.operands[:1] in (("push",), ("save",)):
         message = line.operands[1:] if line.operands[0] == "save" else ()
         options = (*line.options, *(("-m", text) for text in message))
-        return replace(line, options=tuple(sorted(options)), operands=line.operands[1:] if not message else ())
+        return replace(line, options=_by_name(options), operands=line.operands[1:] if not message else ())
     return line
 
 
@@ -99,7 +104,7 @@ def _pytest(line: Line) -> Line:
     if line.option("--maxfail") == "1":
         line = replace(line.without("--maxfail"), options=(*line.without("--maxfail").options, ("-x", "")))
     options = tuple(one for one in line.options if one not in (("-p", "no:cacheprovider"), ("-p", "no:warnings")))
-    return replace(line, options=tuple(sorted(set(options))))
+    return replace(line, options=_by_name(dict.fromkeys(options)))
 
 
 def _curl(line: Line) -> Line:
@@ -120,7 +125,10 @@ def _curl(line: Line) -> Line:
     if method != implied:
         options.append(("-X", method))
     operands = tuple(operand.rstrip("/") if operand.count("/") <= 3 else operand for operand in line.operands)
-    return replace(line, options=tuple(sorted(options)), operands=operands)
+    # The order of headers says nothing, that of the fields of a form may.
+    headers = sorted(option for option in options if option[0] == "-H")
+    others = [option for option in options if option[0] != "-H"]
+    return replace(line, options=_by_name([*headers, *others]), operands=operands)
 
 
 def _json_form(text: str) -> str:
@@ -196,6 +204,11 @@ def _kubectl(line: Line) -> Line:
     return line
 
 
+def _docker(line: Line) -> Line:
+    """Variables, volumes and ports in any order."""
+    return _version(replace(line, options=tuple(sorted(line.options))))
+
+
 def _make(line: Line) -> Line:
     """Variables may stand anywhere."""
     given = sorted(operand for operand in line.operands if "=" in operand)
@@ -238,7 +251,7 @@ def _identity(line: Line) -> Line:
 
 
 _TELL_THEIR_VERSION = (
-    "python", "node", "npm", "git", "docker", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
+    "python", "node", "npm", "git", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
 )  # fmt: skip
 _RULES: dict[str, Callable[[Line], Line]] = {
     "git log": _git_log,
@@ -262,6 +275,7 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "go": _go,
     "cargo test": _cargo,
     **dict.fromkeys(_TELL_THEIR_VERSION, _version),
+    "docker": _docker,
     "ps": _ps,
     "make": _make,
     "echo": _echo,

@@ -52,8 +52,10 @@ def only_reads(line: Line) -> bool:
         return line.operands[:1] != () and line.operands[0] in _KUBECTL_ASKS
     if line.inner is not None and line.inner.name:
         return only_reads(line.inner)
-    if line.name in ("git branch", "git tag", "git remote", "git stash"):
-        return line.operands in ((), ("list",)) and all(option in _LISTS for option, _ in line.options)
+    if line.name == "git stash":
+        return line.operands[:1] in (("list",), ("show",))
+    if line.name in ("git branch", "git tag", "git remote"):
+        return not line.operands and all(option in _LISTS for option, _ in line.options)
     if line.name in _RUNS:
         return bool(line.operands) and all(_CHECK.fullmatch(operand) or "=" in operand for operand in line.operands)
     asks = any(option in ("--version", "--help", "-V") for option, _ in line.options)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from composer_replication.teacher_replay.agreement.paths import normal_path, seen_from
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, read_line
 from composer_replication.teacher_replay.agreement.shell.words import ACTIVE, globs_as_text
+from composer_replication.teacher_replay.agreement.wording import words_of
 
 FILE_TYPES = {
     "py": "*.py", "python": "*.py", "rust": "*.rs", "rs": "*.rs", "js": "*.js", "javascript": "*.js", "ts": "*.ts",
@@ -18,7 +19,10 @@ FILE_TYPES = {
     "kotlin": "*.kt", "scala": "*.scala", "vue": "*.vue", "lua": "*.lua", "elixir": "*.ex", "cs": "*.cs",
 }  # fmt: skip
 _MODES = {"-l": "files", "-c": "count", "-L": "files without", "-q": "whether"}
-_NEEDLESS_ESCAPE = re.compile(r"\\([\"'/\-:=,@#%&!~_ `;])")
+_UNDERSTOOD = frozenset(
+    words_of("-r -i -w -x -v -E -F -P -G -o -e -A -B -C -S -m -U -g -t --include --exclude --exclude-dir")
+) | set(_MODES)
+_NEEDLESS_ESCAPE = re.compile(r"\\([\"'/:=,@#%&!~_ `;])")
 _META = re.compile(r"([.\[\]()*+?{}|^$\\])")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _MOST_GLOBS = 64
@@ -38,6 +42,9 @@ def search_form(
     """What a search is compared by; `pattern` is an extended regular expression."""
     flagged = set(flags)
     pattern = usual_pattern(pattern)
+    if not flagged & {"-o", "-x", "-w"}:
+        # Whatever stands around a match, the line is the same.
+        pattern = re.sub(r"^(?:\.\*)+|(?<!\\)(?:\.\*)+$", "", pattern) or pattern
     if (found := re.fullmatch(r"\\b([^|()]+)\\b", pattern)) is not None:
         pattern, flagged = found[1], {*flagged, "-w"}
     if "-i" in flagged:
@@ -50,28 +57,7 @@ def search_form(
 
 def line_search_form(line: Line, directory: str | None, *, is_filter: bool = False) -> Form | None:
     """What a `grep` or `rg` is compared by; None if it does something else than search."""
-    known = {
-        "-r",
-        "-i",
-        "-w",
-        "-x",
-        "-v",
-        "-E",
-        "-F",
-        "-P",
-        "-G",
-        "-o",
-        "-e",
-        "-A",
-        "-B",
-        "-C",
-        "-S",
-        "-m",
-        "-U",
-        *_MODES,
-    }
-    known |= {"--include", "--exclude", "--exclude-dir", "-g", "-t"}
-    if line.name not in ("grep", "rg") or any(option not in known for option, _ in line.options):
+    if line.name not in ("grep", "rg") or any(option not in _UNDERSTOOD for option, _ in line.options):
         return None
     patterns = [globs_as_text(value) for value in line.values("-e")]
     operands = list(line.operands)
@@ -87,6 +73,9 @@ def line_search_form(line: Line, directory: str | None, *, is_filter: bool = Fal
         operands = ["."]
     flags = {option for option in ("-w", "-x", "-v", "-o", "-U") if line.option(option) is not None}
     pattern = "|".join(extended_pattern(one, dialect) for one in patterns)
+    if line.name == "grep" and dialect != "fixed" and line.option("-P") is None:
+        # Only other dialects mean a digit by it.
+        pattern = pattern.replace(r"\d", "d")
     if line.option("-i") is not None or (line.option("-S") is not None and pattern == pattern.lower()):
         flags.add("-i")
     if (most := line.option("-m")) is not None:
@@ -137,7 +126,6 @@ def usual_pattern(pattern: str) -> str:
     pattern = pattern.replace(r"\<", r"\b").replace(r"\>", r"\b")
     pattern = pattern.replace("[[:space:]]", r"\s").replace("[0-9]", r"\d").replace("[[:digit:]]", r"\d")
     pattern = re.sub(r"(?<!\\)\{(?!\d+(?:,\d*)?\})", r"\\{", pattern)
-    pattern = re.sub(r"^(?:\.\*)+|(?<!\\)(?:\.\*)+$", "", pattern) or pattern
     if "|" in pattern and not re.search(r"[()\[\]\\]", pattern):
         pattern = "|".join(sorted(set(pattern.split("|"))))
     return pattern

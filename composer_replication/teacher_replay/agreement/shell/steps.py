@@ -161,7 +161,7 @@ def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
 
 def _is_harmless(tokens: Sequence[Token]) -> bool:
     """What stands behind `||` only so that nothing looks like a failure."""
-    if any(isinstance(token, Operator) for token in tokens):
+    if any(isinstance(one, Operator) or (isinstance(one, Redirect) and not is_shown_redirect(one)) for one in tokens):
         return False
     words = [token.text for token in tokens if isinstance(token, Word)]
     return words in (["true"], [":"], ["exit", "0"]) or words[:1] == ["echo"]

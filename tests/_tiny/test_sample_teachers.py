@@ -11,14 +11,22 @@ from composer_replication.batch import VARIANTS, SampleTrace, sample_trace
 from composer_replication.teacher_replay.pairs import comparer_for
 from composer_replication.traces import Message, ToolCall, parse_action
 
-INFERRED = {
-    "type": "function",
-    "function": {
-        "name": "open_file",
-        "description": "The open_file tool of this session.",
-        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-    },
-}
+# One as replay infers it from the student's wrong call, and two that are described in some of the same words.
+DECOYS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+        },
+    }
+    for name, description in (
+        ("open_file", "The open_file tool of this session."),
+        ("write_file", "Write a file of the project."),
+        ("run_shell", "Run a command."),
+    )
+]
 
 
 def prompt(sample: SampleTrace) -> list[Message]:
@@ -39,8 +47,8 @@ def function_of(message: Message) -> dict[str, object]:
 @pytest.mark.parametrize("seed", range(12))
 def test_careful_and_thorough_are_right_and_hasty_errs_like_the_student(variant: str, seed: int) -> None:
     sample = sample_trace(variant, seed)
-    plain = careful(prompt(sample), tools=[INFERRED, *sample.tools])
-    wordy = thorough(prompt(sample), tools=[INFERRED, *sample.tools])
+    plain = careful(prompt(sample), tools=[*DECOYS, *sample.tools])
+    wordy = thorough(prompt(sample), tools=[*DECOYS, *sample.tools])
     quick = hasty(prompt(sample))
     for action, message in ((plain, sample.better_action), (quick, sample.messages[sample.erring_message])):
         call = only_call(action)
@@ -81,4 +89,4 @@ def test_a_request_out_of_its_depth_gets_no_answer(name: str) -> None:
 
 def test_a_tool_that_is_not_there_is_not_called() -> None:
     with pytest.raises(ValueError, match="no tool is described as one to read a file"):
-        careful(prompt(sample_trace("factorial")), [INFERRED])
+        careful(prompt(sample_trace("factorial")), DECOYS)
