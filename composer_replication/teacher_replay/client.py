@@ -8,6 +8,7 @@ when it failed, how many times it was tried, how large an answer may grow. And t
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from collections.abc import Iterable
@@ -25,7 +26,7 @@ from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.teacher_replay.ledger import Billed
 from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.teachers import Teacher
-from composer_replication.traces import Turn, render_action
+from composer_replication.traces import Turn, dump_json, render_action
 
 # A gateway that gave up waiting: the model behind it may have answered, and billed.
 _UNCERTAIN_STATUSES = frozenset({408, 502, 504, 522, 524})
@@ -185,8 +186,12 @@ def _reply(content: bytes, latency: float, teacher: Teacher) -> Reply:
 
 def _decoded(content: bytes) -> dict[str, Any] | None:
     try:
-        decoded = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            decoded = msgspec.json.decode(content)
+        except msgspec.DecodeError:
+            # Half of a surrogate pair, as a model that is cut leaves it, is JSON all the same; the answer is paid for.
+            decoded = json.loads(dump_json(json.loads(content)).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
         return None
     return decoded if isinstance(decoded, dict) else None
 

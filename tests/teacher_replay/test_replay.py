@@ -105,6 +105,18 @@ def test_answers_with_calls_have_the_form_of_the_students_actions(server: Loopba
     assert set(tool["function"]["parameters"]["properties"]) == {"command", "timeout"}
 
 
+def test_half_of_a_surrogate_pair_does_not_cost_an_answer(server: LoopbackTeachers, tmp_path: Path) -> None:
+    call = ToolCall("c", "Write", {"text": "smile \ud83d"})
+    server.answer = lambda _: {"content": "cut \ud83d here, whole \U0001f600 there", "tool_calls": [call.message()]}
+    for stored in (False, True):
+        (row,) = replayed(numbered(1), [server.spec("a")], ledger=tmp_path / "ledger.sqlite")
+        assert (row["error"], row["stored"]) == (None, stored)
+        assert row["response_text"] == (
+            'cut ? here, whole \U0001f600 there\n[TOOL_USE] name=Write input={"text": "smile ?"}'
+        )
+    assert len(server.asked) == 1
+
+
 def test_a_request_says_what_the_teacher_was_set_to(server: LoopbackTeachers) -> None:
     tool = {"name": "Read", "description": "Reads.", "input_schema": {"type": "object", "properties": {}}}
     spec = server.spec("slug", model="the-model", max_output_tokens=33, parameters={"temperature": 0.25})
