@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -67,6 +68,10 @@ def pairs(
     from composer_replication.teacher_replay.replay_folder import ReplayFolder
     from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
 
+    if preference is not None and preference.suffix not in (".jsonl", ".parquet"):
+        raise typer.BadParameter(f"--preference: {preference} must end in .jsonl or .parquet")
+    if not math.isfinite(max_usd):
+        raise typer.BadParameter(f"--max-usd must be an amount, not {max_usd}")
     if judge is not None and judges is not None:
         raise typer.BadParameter("give --judge or --judges, not both")
     if not traces.exists():
@@ -117,7 +122,7 @@ def _judged(
     try:
         specs = load_teachers(file)[:1] if file is not None else [slug or ""]
         (teacher,) = resolve_teachers(specs, env_file=env_file)
-    except (TeacherError, FileNotFoundError) as error:
+    except (TeacherError, OSError) as error:
         raise typer.BadParameter(f"the judge: {error}") from None
     asks = stack.enter_context(ActionJudge(teacher, max_total_usd=max_usd, ledger=folder.ledger))
     return JudgedComparer(comparer_for(agreement), asks)

@@ -72,7 +72,8 @@ def replay(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Price the replay; call nobody, write nothing.")] = False,
     release: Annotated[
-        bool, typer.Option("--release", help="Give back what calls in doubt have reserved: you have seen the bill.")
+        bool,
+        typer.Option("--release", help="First give back what calls in doubt have reserved: you have seen the bill."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:

@@ -14,7 +14,7 @@ from composer_replication.teacher_replay.calls import Caller, CallRules
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.known_prompts import KnownPrompts
 from composer_replication.teacher_replay.ledger_thread import LedgerThread
-from composer_replication.teacher_replay.prices import to_nano
+from composer_replication.teacher_replay.prices import cap_of
 from composer_replication.teacher_replay.prompts import PromptWriter
 from composer_replication.teacher_replay.redaction import new_redactor
 from composer_replication.teacher_replay.teachers import Teacher
@@ -55,7 +55,7 @@ class ActionJudge:
     ) -> None:
         teacher.require_key()
         self._teacher = teacher
-        self._rules = CallRules(cap=to_nano(max_total_usd), budget=budget)
+        self._rules = CallRules(cap=cap_of(max_total_usd), budget=budget)
         self._timeout = timeout
         self._ledger = LedgerThread(ledger)
         self._known = KnownPrompts()

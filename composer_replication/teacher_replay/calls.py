@@ -87,12 +87,15 @@ class Caller:
         return None if answer is None else Called(answer=answer, stored=True)
 
     async def _call(self, key: str, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
+        if (found := await self.stored(teacher, prompt)) is not None and found.answer is not None:
+            known.add(prompt, found.answer.tokens.prompt)
+            return found
         tries = 0
         while True:
             if (pause := self._pause_left(teacher)) > self._rules.longest_wait:
                 return Called(error=f"the endpoint asked to be left alone for {pause:.0f} seconds", tries=tries)
             await self._sleep(pause)
-            worst_case = teacher.price.worst_case(known.token_bound(prompt), teacher.max_output_tokens)
+            worst_case = teacher.worst_case(known.token_bound(prompt))
             begun = await self._begin(key, teacher, worst_case)
             if begun is None:
                 return Called(stopped=True, tries=tries)
@@ -111,7 +114,7 @@ class Caller:
             except CallFailedError as failure:
                 error = str(failure)
                 usage = believed(failure.usage, prompt, "", teacher.max_output_tokens)
-                cost = None if usage is None else teacher.price.cost(usage)
+                cost = cost_of(teacher.price, usage, failure.cost_usd, worst_case) if failure.billed == "yes" else None
                 # Before the money is given back: whoever gets it has to wait as well.
                 if failure.after is not None:
                     self._pauses[teacher.slug] = max(
@@ -129,7 +132,7 @@ class Caller:
                 self._notify()
                 raise
             answer = self._priced(teacher, prompt, reply, worst_case)
-            repeat = teacher.price.worst_case(answer.tokens.prompt or token_bound(prompt), teacher.max_output_tokens)
+            repeat = teacher.worst_case(answer.tokens.prompt or token_bound(prompt))
             await self._ledger.do(self._ledger.ledger.settle, begun, teacher.slug, answer, repeat)
             self._notify()
             known.add(prompt, answer.tokens.prompt)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from itertools import groupby
 from typing import Any
 
 import httpx2
@@ -35,13 +36,16 @@ _RETRIED_STATUSES = _UNCERTAIN_STATUSES | {409, 425, 429, 500, 503, 520, 521, 52
 _HOPELESS_STATUSES = frozenset({401, 402, 403, 404})
 _CONNECT_SECONDS = 20.0
 _LONGEST_ERROR = 300
+# So many letters of a key in a row are taken for a piece of it.
+_KEY_PIECE = 4
 
 
 class CallFailedError(Exception):
     """A call without an answer.
 
-    `billed` says whether it cost something, `cost` how much if that is known. `retry` says whether another try may
-    help, `after` how many seconds the endpoint wants to be left alone. `hopeless`: the next call would fail too.
+    `billed` says whether it cost something, `usage` and `cost_usd` how much, as far as the endpoint says so. `retry`
+    says whether another try may help, `after` how many seconds the endpoint wants to be left alone. `hopeless`: the
+    next call would fail too.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class CallFailedError(Exception):
         after: float | None = None,
         hopeless: bool = False,
         usage: Tokens | None = None,
+        cost_usd: float | None = None,
     ) -> None:
         super().__init__(reason)
         self.billed: Billed = billed
@@ -60,6 +65,7 @@ class CallFailedError(Exception):
         self.after = after
         self.hopeless = hopeless
         self.usage = usage
+        self.cost_usd = cost_usd
 
 
 @dataclass(frozen=True)
@@ -171,13 +177,15 @@ def _reply(content: bytes, latency: float, teacher: Teacher) -> Reply:
         # OpenRouter reports what a provider did in a response that is itself fine.
         status = problem.get("code")
         failure = _by_status(status if isinstance(status, int) else 500, _error_text({"error": problem}), teacher)
-        if usage is not None and usage.completion:
+        if cost or (usage is not None and usage.completion):
             # It broke off in the middle of an answer: that much was generated, and billed.
-            failure.billed, failure.usage = "yes", usage
+            failure.billed, failure.usage, failure.cost_usd = "yes", usage, cost
         raise failure
     message = fields(choices[0].get("message")) if choices else {}
     if not message:
-        raise CallFailedError("the endpoint answered without a message", billed="yes", retry=False, usage=usage)
+        raise CallFailedError(
+            "the endpoint answered without a message", billed="yes", retry=False, usage=usage, cost_usd=cost
+        )
     turn = assistant_turn(message, IngestionStats(), step=0)
     text = render_action(Turn("assistant", _without_thoughts(turn.content), tool_calls=turn.tool_calls))
     finish = choices[0].get("finish_reason")
@@ -205,6 +213,8 @@ def _usage(usage: dict[str, Any]) -> tuple[Tokens | None, float | None]:
         usage, ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
     )
     written = _count(details, ("cache_write_tokens",)) or _count(usage, ("cache_creation_input_tokens",))
+    if prompt is not None and "prompt_tokens" not in usage and "cache_read_input_tokens" in usage:
+        prompt += (cached or 0) + (written or 0)  # Anthropic counts what is cached beside its input, not in it
     cost = usage.get("cost")
     is_price = isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0
     tokens = None if prompt is None or completion is None else Tokens(prompt, completion, cached or 0, written or 0)
@@ -247,12 +257,18 @@ def _retry_after(headers: httpx2.Headers) -> float | None:
 
 
 def without_key(text: str, teacher: Teacher) -> str:
-    """An error on one line, without the key: endpoints like to repeat it."""
+    """An error on one line, without the key or a piece of it: endpoints like to repeat it, or its two ends."""
     line = " ".join(text.split())
-    if teacher.api_key:
-        line = line.replace(teacher.api_key, "[key]")
-        # Some show its beginning and its end.
-        ends = (teacher.api_key[:8], teacher.api_key[-4:]) if len(teacher.api_key) >= 16 else ()
-        for part in ends:
-            line = line.replace(part, "[key]")
-    return line[:_LONGEST_ERROR]
+    key = teacher.api_key or ""
+    pieces = {key[start : start + _KEY_PIECE] for start in range(max(1, len(key) - _KEY_PIECE + 1))} - {""}
+    hidden = [False] * len(line)
+    for piece in pieces:
+        start = line.find(piece)
+        while start >= 0:
+            hidden[start : start + len(piece)] = [True] * len(piece)
+            start = line.find(piece, start + 1)
+    shown = (
+        "".join(letter for letter, _ in run) if not is_hidden else "[key]"
+        for is_hidden, run in groupby(zip(line, hidden, strict=True), key=lambda one: one[1])
+    )
+    return "".join(shown)[:_LONGEST_ERROR]

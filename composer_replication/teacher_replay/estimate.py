@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
@@ -12,7 +12,7 @@ from composer_replication.teacher_replay.calls import call_key
 from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gating import SequentialGate
 from composer_replication.teacher_replay.known_prompts import token_bound
-from composer_replication.teacher_replay.ledger import Ledger
+from composer_replication.teacher_replay.ledger import StoredAnswers
 from composer_replication.teacher_replay.prices import Tokens, to_usd
 from composer_replication.teacher_replay.prompts import SHORTEST_CACHED, Prompt, PromptWriter
 from composer_replication.teacher_replay.redaction import new_redactor
@@ -86,10 +86,9 @@ def estimate_replay(
 ) -> ReplayEstimate:
     """Price every call that the ledger has no answer to."""
     estimate = ReplayEstimate(teachers={teacher.slug: TeacherEstimate() for teacher in teachers})
-    exists = options.ledger is not None and Path(options.ledger).exists()
-    with Ledger(options.ledger if exists else None) as ledger:
+    with closing(StoredAnswers(options.ledger)) as stored:
         for trace in traces:
-            _add_trace(estimate, trace, teachers, options, ledger)
+            _add_trace(estimate, trace, teachers, options, stored)
     return estimate
 
 
@@ -98,7 +97,7 @@ def _add_trace(
     trace: TraceToReplay,
     teachers: Sequence[Teacher],
     options: ReplayOptions,
-    ledger: Ledger,
+    stored: StoredAnswers,
 ) -> None:
     estimate.traces += 1
     shared = {one.slug: shared_family(one.families, trace.student_models) for one in teachers}
@@ -116,7 +115,7 @@ def _add_trace(
         is_certain = options.gate == "none" or without_thinking(state["student_action"]).strip()
         for teacher in asked:
             of_teacher = estimate.teachers[teacher.slug]
-            if ledger.answer(call_key(teacher, prompt)) is not None:
+            if call_key(teacher, prompt) in stored:
                 of_teacher.stored += 1
                 continue
             cost = _add_call(of_teacher, teacher, prompt, beginning, options.expected_output_tokens)
@@ -139,7 +138,7 @@ def _add_call(estimate: TeacherEstimate, teacher: Teacher, prompt: Prompt, share
     cached = shared // BYTES_PER_TOKEN if shared >= SHORTEST_CACHED else 0
     written = tokens - cached if teacher.cache_control and prompt.size >= SHORTEST_CACHED else 0
     expected = teacher.price.cost(Tokens(tokens, output, cached, written))
-    worst = teacher.price.worst_case(token_bound(prompt), teacher.max_output_tokens)
+    worst = teacher.worst_case(token_bound(prompt))
     estimate.calls += 1
     estimate.prompt_tokens += tokens
     estimate.cached_tokens += cached

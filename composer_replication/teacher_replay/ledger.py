@@ -93,8 +93,8 @@ class NoRoom:
 
 
 class Balance(msgspec.Struct):
-    """A budget's state: counts of calls, and nano-dollars. `repeated` are calls that were in doubt and then answered by
-    a second call: the provider may have billed both."""
+    """A budget's state: counts of calls, and nano-dollars. `repeated` are calls that were in doubt and then made again:
+    the provider may have billed both."""
 
     answered: int
     spent: int
@@ -128,7 +128,11 @@ class Ledger:
         except (OSError, sqlite3.Error) as error:
             self._db.close()
             raise error if isinstance(error, LedgerError) else _unusable(self.path, error) from error
-        self.find_lost()
+        try:
+            self.find_lost()
+        except (OSError, sqlite3.Error) as error:
+            self.close()
+            raise _unusable(self.path, error) from error
 
     def __enter__(self) -> Ledger:
         return self
@@ -145,11 +149,14 @@ class Ledger:
 
     def answer(self, key: str) -> Answer | None:
         """The stored answer to a call."""
-        row = self._db.execute(
-            "SELECT text, finish, prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, cost, latency"
-            " FROM answers WHERE key = ?",
-            (key,),
-        ).fetchone()
+        try:
+            row = self._db.execute(
+                "SELECT text, finish, prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, cost,"
+                " latency FROM answers WHERE key = ?",
+                (key,),
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
         return None if row is None else Answer(row[0], row[1], Tokens(*row[2:6]), row[6], row[7])
 
     def begin(
@@ -164,7 +171,7 @@ class Ledger:
                 return stored
             if self._is_open(key):
                 return Busy()
-            charged = self._charged(budget)
+            charged = self.charged(budget)
             if charged + worst_case > cap:
                 return NoRoom(charged, self._reserved(budget, "open"), self._reserved(budget, "doubt"))
             cursor = self._db.execute(
@@ -207,7 +214,7 @@ class Ledger:
     def release(self, budget: str | None = None) -> tuple[int, int]:
         """Give back what calls in doubt have reserved, for a user who knows the bill; returns how many, and how much.
 
-        Raises nothing if there is none. Calls under way keep what they have.
+        Calls under way keep what they have.
         """
         with self._transaction():
             rows = self._db.execute(
@@ -241,10 +248,6 @@ class Ledger:
             repeated=repeated,
             failed=counts.get("free", none)[0] + counts.get("paid", none)[0],
         )
-
-    def charged(self, budget: str) -> int:
-        """What is spent and reserved, together."""
-        return self._charged(budget)
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA foreign_keys = ON")
@@ -344,7 +347,8 @@ class Ledger:
         )
         self._add(budget, after - before)
 
-    def _charged(self, budget: str) -> int:
+    def charged(self, budget: str) -> int:
+        """What is spent and reserved, together."""
         row = self._db.execute("SELECT charged FROM budgets WHERE name = ?", (budget,)).fetchone()
         return 0 if row is None else int(row[0])
 
@@ -360,6 +364,37 @@ class Ledger:
             "INSERT INTO budgets VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET charged = charged + ?",
             (budget, amount, amount),
         )
+
+
+class StoredAnswers:
+    """What a ledger has answers to, read without changing it; nothing if there is no such file.
+
+    Raises:
+        LedgerError: the file is something else.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self._path = None if path is None else Path(path)
+        self._db: sqlite3.Connection | None = None
+        if self._path is not None and self._path.exists():
+            # Even a reader of a write-ahead log makes files beside it, unless it knows that nobody writes.
+            is_in_use = self._path.with_name(f"{self._path.name}-wal").exists()
+            address = f"{self._path.resolve().as_uri()}?{'mode=ro' if is_in_use else 'immutable=1'}"
+            try:
+                self._db = sqlite3.connect(address, uri=True)
+                self._db.execute("SELECT key FROM answers LIMIT 1")
+            except sqlite3.Error as error:
+                raise _unusable(self._path, error) from error
+
+    def __contains__(self, key: str) -> bool:
+        if self._db is None:
+            return False
+        return self._db.execute("SELECT 1 FROM answers WHERE key = ?", (key,)).fetchone() is not None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._db is not None:
+            self._db.close()
 
 
 def _unusable(path: Path | None, error: Exception) -> LedgerError:

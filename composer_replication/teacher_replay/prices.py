@@ -64,6 +64,11 @@ def to_nano(usd: float) -> int:
     return math.ceil(Decimal(str(usd)) * NANO)
 
 
+def cap_of(usd: float) -> int:
+    """A cap in dollars as nano-dollars, rounded down."""
+    return math.floor(Decimal(str(usd)) * NANO)
+
+
 def to_usd(nano: int) -> float:
     """Nano-dollars as dollars."""
     return nano / NANO

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from composer_replication.ingestion.chat_messages import text_of
 from composer_replication.teacher_replay.redaction import Redacts
 from composer_replication.traces import Message, TraceState, dump_json, parse_arguments
 
@@ -175,6 +176,9 @@ def _each_once(states: Sequence[TraceState]) -> list[Message]:
 
 def _sent(message: Message, redact: Callable[[Any], Any] | None = None) -> Message:
     """A message as it is sent: all of it redacted but roles, ids and the names of functions."""
+    if isinstance(message.get("content"), list):
+        # Pictures and files leave their kinds: nobody could say how many tokens are behind an address.
+        message = {**message, "content": text_of(message["content"])}
     sent = _redacted(message, redact, ("role", "tool_call_id", "tool_calls"))
     # Endpoints refuse an empty list of calls.
     calls = [_sent_call(call, redact) for call in sent.pop("tool_calls", None) or ()]
@@ -203,13 +207,8 @@ def _redacted(record: dict[str, Any], redact: Callable[[Any], Any] | None, kept:
 
 
 def _has_text(content: Any) -> bool:
-    return bool(content.strip() if isinstance(content, str) else content)
+    return isinstance(content, str) and bool(content.strip())
 
 
 def _marked(message: Message) -> Message:
-    content = message["content"]
-    parts: list[dict[str, Any]] = (
-        [{"type": "text", "text": content}] if isinstance(content, str) else [dict(part) for part in content]
-    )
-    parts[-1]["cache_control"] = _CACHE_MARK
-    return {**message, "content": parts}
+    return {**message, "content": [{"type": "text", "text": message["content"], "cache_control": _CACHE_MARK}]}

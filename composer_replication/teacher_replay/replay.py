@@ -23,7 +23,7 @@ from composer_replication.teacher_replay.gating import Gate, GateChoice, gate_fo
 from composer_replication.teacher_replay.known_prompts import KnownPrompts
 from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for
-from composer_replication.teacher_replay.prices import to_nano, to_usd
+from composer_replication.teacher_replay.prices import cap_of, to_usd
 from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.redaction import new_redactor
@@ -227,7 +227,7 @@ class Replay:
         self._on_result = on_result
         self._stop = stop or asyncio.Event()
         rules = CallRules(
-            cap=to_nano(options.max_total_usd),
+            cap=cap_of(options.max_total_usd),
             budget=options.budget,
             max_retries=options.max_retries,
             backoff=options.backoff,

@@ -96,6 +96,9 @@ class AnswerWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        for left in path.parent.glob(f".{path.name}.*.part"):
+            if not _is_running(left.suffixes[-2][1:]):
+                left.unlink(missing_ok=True)  # of a run that was killed
         self._file = self._part.open("wb")
         self._states: set[str] = set()
 
@@ -117,6 +120,16 @@ class AnswerWriter:
         """Leave the answers as they are."""
         self._file.close()
         self._part.unlink(missing_ok=True)
+
+
+def _is_running(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 class AnswerIndex:

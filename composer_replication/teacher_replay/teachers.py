@@ -59,7 +59,22 @@ class TeacherSpec(_Named, total=False):
 _PRICES = ("input_per_mtok", "output_per_mtok", "cached_input_per_mtok", "cache_write_per_mtok")
 _FIELDS = frozenset(TeacherSpec.__annotations__) | {"slug"}
 # What the request itself decides.
-_RESERVED = ("model", "messages", "tools", "max_tokens", "max_completion_tokens", "stream", "n")
+_RESERVED = (
+    "model",
+    "messages",
+    "tools",
+    "functions",
+    "max_tokens",
+    "max_completion_tokens",
+    "stream",
+    "n",
+    # What would cost more than the price list says.
+    "best_of",
+    "models",
+    "plugins",
+    "service_tier",
+    "web_search_options",
+)
 # Reasoning counts as output, and a cut answer is paid for and useless.
 DEFAULT_MAX_OUTPUT_TOKENS = 8192
 
@@ -89,6 +104,11 @@ class Teacher:
         """What of a request is the same for every prompt. With the slug and the prompt, it tells calls apart."""
         limit = _COMPLETION_LIMIT.get(urlsplit(self.base_url).hostname or "", "max_tokens")
         return {"model": self.model, limit: self.max_output_tokens, **self.parameters}
+
+    def worst_case(self, prompt_tokens: int) -> int:
+        """The most that a call with such a prompt can cost, in nano-dollars; parameters may end up in the prompt."""
+        parameters = len(json.dumps(self.parameters)) if self.parameters else 0
+        return self.price.worst_case(prompt_tokens + parameters, self.max_output_tokens)
 
     def require_key(self) -> None:
         """Raise `MissingKeyError` if the teacher needs a key and has none."""
@@ -129,7 +149,10 @@ def load_teachers(path: str | os.PathLike[str]) -> list[TeacherSpec]:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise TeacherError(f"{file} is neither YAML nor JSON: {' '.join(str(error).split())}") from None
+        # Where, not what: the line may hold a key.
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark is not None else ""
+        raise TeacherError(f"{file} is neither YAML nor JSON: {type(error).__name__}{where}") from None
     listed = content.get("teachers") if isinstance(content, Mapping) else content
     if not isinstance(listed, list) or not listed:
         raise TeacherError(f"{file} holds no list of teachers: write one `- slug: ...` for each")
@@ -193,13 +216,17 @@ def _check(slug: str, given: Mapping[str, Any]) -> None:
         text = given.get(name, "x")
         if not (isinstance(text, str) and text.strip()) and not (name == "api_key_variable" and text is None):
             raise refuse(f"{name} must be a text, not {text!r}")
+    variable = given.get("api_key_variable") or "X"
+    if not (variable.isidentifier() and variable.isascii()):
+        # Not shown: it may be the key itself.
+        raise refuse("api_key_variable must be the name of an environment variable, such as MY_KEY")
     if not isinstance(given.get("cache_control", False), bool):
         raise refuse(f"cache_control must be true or false, not {given['cache_control']!r}")
     parameters = given.get("parameters") or {}
     if not isinstance(parameters, Mapping):
-        raise refuse(f"parameters must be a mapping, not {parameters!r}")
+        raise refuse(f"parameters must be a mapping, not {type(parameters).__name__}")
     if reserved := [name for name in _RESERVED if name in parameters]:
-        raise refuse(f"parameters must not hold {reserved[0]!r}: a request sets it itself")
+        raise refuse(f"parameters must not hold {reserved[0]!r}: the request sets it, or its price is not known")
     try:
         json.dumps(parameters, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -215,7 +242,10 @@ def _check_url(base_url: Any, refuse: Callable[[str], TeacherError]) -> None:
     if parts.username or parts.password:
         raise refuse("base_url must not hold a password: name the key's variable in api_key_variable")
     if not is_url or parts.query or parts.fragment:
-        raise refuse(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {base_url!r}")
+        # Without its end, where a key may stand.
+        shown = base_url.partition("?")[0].partition("#")[0] if isinstance(base_url, str) else base_url
+        more = " with something behind it" if shown != base_url else ""
+        raise refuse(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {shown!r}{more}")
 
 
 def _price(slug: str, model: str, base_url: str | None, given: Mapping[str, Any], *, cache_control: bool) -> Price:

@@ -820,3 +820,17 @@ def test_a_proxy_of_the_environment_is_not_asked_for_teachers_on_this_machine(mo
     with LoopbackTeachers() as server:
         (row,) = asyncio.run(replay_trace(states_of("a"), [server.spec("one")], max_retries=0))
     assert row["error"] is None
+
+
+def test_a_stored_answer_is_given_while_its_endpoint_wants_to_be_left_alone(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite"
+
+    def answer(asked: Asked) -> Said:
+        return echo(asked) if asked.text == "a" else Refusal(429, headers={"Retry-After": "100000"})
+
+    with LoopbackTeachers(answer) as server:
+        specs = [server.spec("one", concurrency=1)]
+        asyncio.run(replay_trace(states_of("a"), specs, ledger=ledger))
+        rows = asyncio.run(replay_trace(states_of("b", "a")[:1] + states_of("a"), specs, ledger=ledger))
+    assert [row["error"] is None for row in rows] == [False, True]
+    assert rows[1]["stored"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +138,15 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Path) 
     with pytest.raises(OSError, match=r"file/replayed: .*; a replay needs a folder that can be written"):
         ReplayFolder(tmp_path / "file" / "replayed", create=True)
     assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_what_a_killed_run_left_is_cleared_away(folder: ReplayFolder) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    left, alive = (
+        folder.answers.with_name(f".{folder.answers.name}.{pid}.part") for pid in (process.pid, os.getppid())
+    )
+    left.touch()
+    alive.touch()
+    folder.writer().discard()
+    assert (left.exists(), alive.exists()) == (False, True)
