@@ -30,7 +30,12 @@ STATEMENT = re.compile(
     r"|(?:create|drop)\s+(?:unique\s+)?(?:table|index|view|database|schema))\s",
     re.IGNORECASE,
 )
-_TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_", re.IGNORECASE)
+_TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_|update|create|monitor", re.IGNORECASE)
+# Whatever they run ends by itself, and the time it is given is a precaution.
+_RUNS = ("command", "cmd", "code", "url")
+# Texts of files, whose closing newline is put in or left out as it happens.
+_CONTENTS = frozenset(words_of("content contents file_text new_string new_str new_source code"))
+_URL = re.compile(r"https?://\S+")
 # What goes without saying, by tool (in lower case).
 _DEFAULTS: dict[str, dict[str, str]] = {
     "edit": {"replace_all": "false"},
@@ -58,7 +63,7 @@ def argument_forms(tool: str, arguments: Mapping[str, Any]) -> tuple[Form, tuple
         elif name in ("todowrite", "update_plan") and isinstance(value, list):
             form.append((key, tuple(_tasks(value, prose))))
         else:
-            found = _value(value, key)
+            found = _value(value, "content" if key == "text" and _PATHS & arguments.keys() else key)
             if _DEFAULTS.get(name, {}).get(key) != found:
                 form.append((key, found))
     return tuple(form), tuple(prose)
@@ -70,13 +75,15 @@ def _is_for_the_reader(key: str, tool: str, arguments: Mapping[str, Any]) -> boo
     if key == "description":
         # Of a ticket it is the content; beside a command or a prompt it is a label.
         return any(other in arguments for other in ("command", "cmd", "prompt", "code"))
-    return not (key.startswith("timeout") and _TIMED.search(tool))
+    if key.startswith("timeout"):
+        return any(other in arguments for other in _RUNS) and not _TIMED.search(tool)
+    return True
 
 
 def _is_prose(key: str, value: str, tool: str) -> bool:
     if key == "query":
         return tool in SEARCH_TOOLS
-    return key in _PROSE or key in FOR_THE_READER
+    return key in _PROSE or key == "description"
 
 
 def _tasks(tasks: list[Any], prose: list[str]) -> Iterator[object]:
@@ -92,7 +99,7 @@ def _tasks(tasks: list[Any], prose: list[str]) -> Iterator[object]:
 
 def _value(value: Any, key: str) -> object:
     if isinstance(value, dict):
-        inner = {name: one for name, one in value.items() if one is not None and name not in FOR_THE_READER}
+        inner = {name: one for name, one in value.items() if one is not None}
         return tuple((name, _value(one, name)) for name, one in sorted(inner.items()))
     if isinstance(value, list):
         return ("list", *(_value(one, key) for one in value))
@@ -100,9 +107,11 @@ def _value(value: Any, key: str) -> object:
         return scalar(value)
     if key in _PATHS:
         return normal_path(value)
-    if key == "url" or value.startswith(("http://", "https://")):
+    if key == "url" or _URL.fullmatch(value):
         return normal_url(value)
-    return sql_form(value) if STATEMENT.match(value) else scalar(value.rstrip())
+    if STATEMENT.match(value):
+        return sql_form(value)
+    return scalar(value.rstrip() if key in _CONTENTS else value)
 
 
 def scalar(value: Any) -> str:

@@ -13,14 +13,28 @@ from composer_replication.teacher_replay.agreement.wording import words_of
 
 _HASH = frozenset(
     words_of(
-        "py pyi sh bash zsh rb yml yaml toml cfg ini mk env r pl conf tf dockerfile makefile ex exs jl nim cr ps1 "
-        "properties graphql gitignore dockerignore editorconfig"
+        "py pyi sh bash zsh rb yml yaml toml cfg ini mk r pl conf tf dockerfile makefile ex exs jl nim cr ps1 "
+        "graphql dockerignore editorconfig"
     )
 )
+# Behind a value, a hash belongs to it.
+_HASH_LINES = frozenset(words_of("cfg ini conf dockerfile dockerignore editorconfig"))
 _SLASH = frozenset(
     words_of("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue")
 )
+# Text stands here between tags, with slashes that are its own.
+_MARKUP = frozenset(words_of("jsx tsx vue"))
 _DASH = frozenset(words_of("sql lua hs"))
+# Comments that a tool obeys.
+_DIRECTIVE = re.compile(
+    r"\s*(?:#+|/{2,}|/\*+|-{2,}|<!--)\s*"
+    r"(?:!|-\*-|\+build\b|@ts-|@jsx|@flow|<reference|\[if|go:|type:|mypy:|ruff:|isort:|fmt:|noqa|nosec|nolint|pragma"
+    r"|pylint|eslint|prettier-|biome-|istanbul|shellcheck|rubocop|syntax\s*=|escape\s*=|coding[:=]|frozen_string_literal"
+    r"|(?<=//)export\s|#include)",
+    re.IGNORECASE,
+)
+_OPENS_BODY = re.compile(r"\s*(?:(?:async\s+)?def\b|class\b|\)).*:")
+_BLANK_OR_COMMENT = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*")
 _EITHER_QUOTE = frozenset(words_of("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml rb php html lua r sh bash"))
 # A single quote opens a string here only around one character.
 _CHARACTERS = frozenset(words_of("rs go c h cc cpp hpp java kt cs swift scala"))
@@ -67,10 +81,14 @@ def same_comments(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def without_comments(text: str, path: str) -> tuple[str, tuple[str, ...]]:
-    """Code with one kind of quotes and without comments, and the comments; lines keep their indent."""
+def without_comments(text: str, path: str, *, is_part: bool = False) -> tuple[str, tuple[str, ...]]:
+    """Code with one kind of quotes and without comments, and the comments; lines keep their indent.
+
+    `is_part` says that the text is a piece of the file: what it begins with may stand anywhere. Comments that a tool
+    obeys are code.
+    """
     language = _language(path)
-    comment = _comment_pattern(language)
+    comment = _comment_pattern(language, has_tags=language in _MARKUP or "</" in text or "/>" in text)
     if comment is None and language not in _EITHER_QUOTE:
         return "\n".join(line.rstrip() for line in text.split("\n")), ()
     quoted = _CHARACTER if language in _CHARACTERS else _QUOTED
@@ -78,7 +96,9 @@ def without_comments(text: str, path: str) -> tuple[str, tuple[str, ...]]:
     comments: list[str] = []
 
     def replaced(found: re.Match[str]) -> str:
-        if found["string"] is None or _is_docstring(found, language):
+        if found["string"] is None and _DIRECTIVE.match(found[0]):
+            return found[0]
+        if found["string"] is None or (language in ("py", "pyi") and _is_docstring(found, is_part=is_part)):
             comments.append(found[0].strip("#/*-<>!'\" \t\n"))
             return "\1"
         return _usual_quotes(found[0]) if language in _EITHER_QUOTE else found[0]
@@ -88,10 +108,17 @@ def without_comments(text: str, path: str) -> tuple[str, tuple[str, ...]]:
     return "\n".join(kept), tuple(comments)
 
 
-def _is_docstring(found: re.Match[str], language: str) -> bool:
-    """Whether a string says what the code around it does."""
-    before = found.string[: found.start()].rpartition("\n")[2]
-    return language in ("py", "pyi") and found[0].startswith(('"""', "'''")) and not before.strip()
+def _is_docstring(found: re.Match[str], *, is_part: bool) -> bool:
+    """Whether a string says what the code around it does: the first statement of a file or of a body, and no more."""
+    if not found[0].startswith(('"""', "'''")):
+        return False
+    before = found.string[: found.start()]
+    behind = found.string[found.end() :].partition("\n")[0].strip()
+    if before.rpartition("\n")[2].strip() or (behind and not behind.startswith("#")):
+        return False
+    if _OPENS_BODY.fullmatch(before.rstrip().rpartition("\n")[2]):
+        return True
+    return not is_part and _BLANK_OR_COMMENT.fullmatch(before) is not None
 
 
 def _usual_quotes(string: str) -> str:
@@ -106,16 +133,20 @@ def _language(path: str) -> str:
     return name.rpartition(".")[2] if "." in name else name
 
 
-def _comment_pattern(language: str) -> str | None:
+def _comment_pattern(language: str, *, has_tags: bool) -> str | None:
+    if language in _HASH_LINES:
+        return r"(?m:^[ \t]*)#[^\n]*"
     if language in _HASH:
-        return r"#[^\n]*"
+        return r"(?<!\S)#[^\n]*"
+    if language in _SLASH and has_tags:
+        return r"(?m:^[ \t]*)//[^\n]*|(?:(?m:^[ \t]*)|(?<=\{)|(?<=\{ ))/\*(?:.|\n)*?\*/"
     if language in _SLASH:
-        return r"//[^\n]*|/\*(?:.|\n)*?\*/"
+        return r"(?<!\S)//[^\n]*|(?<!\S)/\*(?:.|\n)*?\*/"
     if language in ("html", "xml", "svg"):
         return r"<!--(?:.|\n)*?-->"
     if language == "css":
         return r"/\*(?:.|\n)*?\*/"
-    return r"--[^\n]*" if language in _DASH else None
+    return r"(?<!\S)--[^\n]*" if language in _DASH else None
 
 
 def python_form(code: str) -> str | None:

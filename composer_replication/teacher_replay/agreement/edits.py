@@ -16,8 +16,8 @@ _MOST_PLACES = 50
 class Edit:
     """`old` becomes `new`, everywhere if `all_places`.
 
-    `header` is a line that stands somewhere before it. `in_each_line` says that every line is changed, or as much of
-    it as there is: text around it would make it another edit.
+    `header` is a line that stands somewhere before it, or several, one below the other. `in_each_line` says that every
+    line is changed, or as much of it as there is: text around it would make it another edit.
     """
 
     old: str
@@ -91,8 +91,8 @@ def single_changes(edit: Edit) -> Iterator[Edit]:
 
 def _code_only(edit: Edit, path: str) -> tuple[Edit, tuple[tuple[str, ...], tuple[str, ...]]]:
     """The edit without comments, and the comments that it adds and takes away."""
-    old, old_comments = without_comments(edit.old, path)
-    new, new_comments = without_comments(edit.new, path)
+    old, old_comments = without_comments(edit.old, path, is_part=True)
+    new, new_comments = without_comments(edit.new, path, is_part=True)
     added = tuple(comment for comment in new_comments if comment not in old_comments)
     removed = tuple(comment for comment in old_comments if comment not in new_comments)
     return replace(edit, old=old, new=new), (added, removed)
@@ -102,7 +102,11 @@ def _headers_meet(first: Edit, second: Edit) -> bool:
     """Whether the lines that two edits name as their place may be one place."""
     if first.header is None or second.header is None or first.header.strip() == second.header.strip():
         return True
-    return first.header.strip() in second.old or second.header.strip() in first.old
+    return _names_place_in(first.header, second.old) or _names_place_in(second.header, first.old)
+
+
+def _names_place_in(header: str, text: str) -> bool:
+    return all(line.strip() in text for line in header.split("\n"))
 
 
 def _same_change(first: Edit, second: Edit) -> bool:

@@ -105,7 +105,11 @@ def _edits(path: str, body: Sequence[str], directory: str | None) -> Iterator[De
         if line.startswith("***"):
             continue
         if (found := _HUNK.match(line)) is not None:
-            hunks.append((found[1].strip().removesuffix("@@").strip() or None, []))
+            header = found[1].strip().removesuffix("@@").strip() or None
+            if hunks and not hunks[-1][1]:
+                # A header right behind another looks inside it.
+                header = "\n".join(one for one in (hunks.pop()[0], header) if one) or None
+            hunks.append((header, []))
         else:
             if not hunks:
                 hunks.append((None, []))

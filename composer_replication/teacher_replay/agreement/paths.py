@@ -31,12 +31,17 @@ def seen_from(directory: str | None, path: str) -> str:
 
 
 def normal_url(url: str) -> str:
-    """A URL without a trailing slash or fragment, scheme and host in lower case, what it asks in one order."""
+    """A URL without a trailing slash, scheme and host in lower case, what it asks in one order.
+
+    A fragment is a place on the page and does not count, but one that is an application's own path does.
+    """
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         return url.strip()
-    host, _, path = rest.partition("#")[0].partition("/")
+    rest, hash_mark, fragment = rest.partition("#")
+    route = hash_mark + fragment if fragment.startswith(("/", "!")) else ""
+    host, _, path = rest.partition("/")
     path, question, query = path.partition("?")
     host = host.lower().removesuffix({"http": ":80", "https": ":443"}.get(scheme.lower(), ""))
     asked = "&".join(sorted(query.split("&")))
-    return f"{scheme.lower()}://{host}/{path}".rstrip("/") + question + asked
+    return f"{scheme.lower()}://{host}/{path}".rstrip("/") + question + asked + route

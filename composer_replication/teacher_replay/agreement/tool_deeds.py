@@ -44,6 +44,9 @@ _WRITE_TOOLS = frozenset(words_of("write write_file writefile create_file"))
 _NOTEBOOKS = frozenset(words_of("execute_ipython_cell ipython python jupyter run_python"))
 _PATH_KEYS = ("file_path", "path", "absolute_path", "target_file", "filename", "file", "file_name")
 _CHANGE_KEYS = (("old_string", "new_string"), ("old_str", "new_str"), ("to_replace", "new_content"))
+# White space beside JSON's marks says nothing, in a string it is text, elsewhere it parts words.
+_JSON_BLANKS = re.compile(r'(?P<string>"(?:\\.|[^"\\])*"?)|\s*(?P<mark>[{}\[\],:])\s*|\s+', re.DOTALL)
+_BLANKS = re.compile(r'(?P<string>"(?:\\.|[^"\\])*"?)|(?P<mark>(?!))|[^\S\n]+', re.DOTALL)
 _READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?fetch|show|ls)", re.IGNORECASE)
 
 
@@ -87,8 +90,8 @@ def _raw_deeds(name: str, text: str) -> list[Deed]:
         return patch_deeds(text)
     if STATEMENT.match(text):
         return [deed("call", name.lower(), "raw", sql_form(text))]
-    # White space in a broken call stands between JSON's marks; in a query it parts words.
-    shown = re.sub(r"\s+", "" if text.lstrip().startswith(("{", "[")) else " ", text).strip()
+    blanks = _JSON_BLANKS if text.lstrip().startswith(("{", "[")) else _BLANKS
+    shown = blanks.sub(lambda found: found["string"] or found["mark"] or " ", text.strip())
     return [deed("call", name.lower(), "raw", shown)]
 
 
@@ -230,6 +233,8 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
         before=_number(arguments.get("-B", around)) or 0,
         after=_number(arguments.get("-A", around)) or 0,
     )
+    if (skipped := scalar(arguments.get("offset", 0))) != "0":
+        form = (*form, ("offset", skipped))
     return [deed(*form, reads=True, touches=frozenset({path}))]
 
 

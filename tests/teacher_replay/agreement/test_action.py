@@ -48,6 +48,10 @@ def patch(*lines: str) -> str:
     return "\n".join(["[TOOL_USE] name=apply_patch input=*** Begin Patch", *lines, "*** End Patch"])
 
 
+def write(path: str, content: str) -> str:
+    return call("Write", file_path=path, content=content)
+
+
 def labelled(half: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (FIXTURES / f"actions_{half}.jsonl").read_text().splitlines()]
 
@@ -179,6 +183,12 @@ SAME = {
         call("update_plan", plan=[{"step": "Write tests", "status": "pending"}], explanation="x"),
         call("update_plan", plan=[{"step": "Add tests", "status": "pending"}]),
     ),
+    "a header that stands in the text": (
+        patch("*** Update File: a.py", "@@ class A:", "@@ def f(self):", "-    return 1", "+    return 2"),
+        edit("a.py", "class A:\n  def f(self):\n    return 1", "class A:\n  def f(self):\n    return 2"),
+    ),
+    "a file's closing newline": (call("save", path="a", text="x\n"), call("save", path="a", text="x")),
+    "a search from its start": (grep("x", offset=0), grep("x")),
     "broken in the same way": ('[TOOL_USE] name=f input={"a": "b', '[TOOL_USE] name=f input={ "a":"b'),
     "a statement": (
         "[TOOL_USE] name=sql input=SELECT a FROM t WHERE b = 1;",
@@ -197,6 +207,69 @@ DIFFERENT = {
         call("ticket", title="a", description="It is slow"),
     ),
     "a time that is the point": (call("wait_for", timeout=5), call("wait_for", timeout=50)),
+    "a time that is set": (call("put_service", service="a", timeout=30), call("put_service", service="a", timeout=300)),
+    "a time that is set for a page": (
+        call("update_check", url="http://a.test", timeout="30"),
+        call("update_check", url="http://a.test", timeout="300"),
+    ),
+    "a time further inside": (call("f", code="x", a={"timeout": 30}), call("f", code="x", a={"timeout": 300})),
+    "a description further inside": (
+        call("mcp__jira__create_issue", fields={"summary": "x", "description": "Server down"}),
+        call("mcp__jira__create_issue", fields={"summary": "x", "description": "Add dark mode"}),
+    ),
+    "a key pressed": (
+        call("write_stdin", session_id=1, chars="y\n"),
+        call("write_stdin", session_id=1, chars="y"),
+    ),
+    "only a key pressed": (
+        call("write_stdin", session_id=1, chars="\n"),
+        call("write_stdin", session_id=1, chars=""),
+    ),
+    "text that is no file's": (call("type", text="y\n"), call("type", text="y")),
+    "a place in an application": (
+        call("browser_navigate", url="http://localhost:3000/#/login"),
+        call("browser_navigate", url="http://localhost:3000/#/admin"),
+    ),
+    "text that begins with an address": (
+        call("post", text="https://a.test is down #alpha"),
+        call("post", text="https://a.test is down #beta"),
+    ),
+    "a later part of what is found": (grep("x", offset=100), grep("x")),
+    "another class": (
+        patch("*** Update File: a.py", "@@ class A:", "@@ def f(self):", "-    return 1", "+    return 2"),
+        patch("*** Update File: a.py", "@@ class B:", "@@ def f(self):", "-    return 1", "+    return 2"),
+    ),
+    "broken, another path": (
+        '[TOOL_USE] name=Bash input={"command": "rm -rf /tmp/a',
+        '[TOOL_USE] name=Bash input={"command": "rm -rf / tmp/a',
+    ),
+    "broken by its quotes": (
+        '[TOOL_USE] name=Bash input={"command": "sh -c "rm -rf /tmp/a""}',
+        '[TOOL_USE] name=Bash input={"command": "sh -c "rm -rf / tmp/a""}',
+    ),
+    "raw, quoted": ('[TOOL_USE] name=run input=echo "a  b"', '[TOOL_USE] name=run input=echo "a b"'),
+    "raw, another line": ("[TOOL_USE] name=run input=cd a\nls", "[TOOL_USE] name=run input=cd a ls"),
+    "a statement in a string": (
+        write("p.py", 'db.execute(\n    """\n    SELECT id, name FROM users WHERE active\n    """\n)\n'),
+        write("p.py", 'db.execute(\n    """\n    SELECT id, name FROM orders WHERE active\n    """\n)\n'),
+    ),
+    "a prompt in a string": (
+        write("p.py", 'PROMPT = (\n    """\nYou are a strict reviewer of code.\n"""\n)\n'),
+        write("p.py", 'PROMPT = (\n    """\nYou are a lenient reviewer of code.\n"""\n)\n'),
+    ),
+    "a string that is changed": (
+        edit("p.py", '"""\nold\n"""', '"""\nSELECT id, name FROM users WHERE active\n"""'),
+        edit("p.py", '"""\nold\n"""', '"""\nSELECT id, name FROM orders WHERE active\n"""'),
+    ),
+    "what it is built for": (
+        write("a.go", "//go:build linux\n\npackage a\n"),
+        write("a.go", "//go:build windows\n\npackage a\n"),
+    ),
+    "a hash in a value": (write(".env", "PW=ab#c secret alpha\n"), write(".env", "PW=ab#c secret beta\n")),
+    "slashes in a text": (
+        write("a.tsx", "<p>see //docs for the beta version</p>\n"),
+        write("a.tsx", "<p>see //docs for the alpha version</p>\n"),
+    ),
     "another range": (read("a", offset=10), read("a", offset=20)),
     "one file more": (f"{read('a')}\n{read('b')}", read("a")),
     "each once": (f"{read('a')}\n{read('a')}", f"{read('a')}\n{read('b')}"),

@@ -21,10 +21,36 @@ from composer_replication.teacher_replay.agreement.code import python_call, pyth
         ("Makefile", "a: b # c", "a: b", ("c",)),
         ("a.md", "# heading  \nit's", "# heading\nit's", ()),
         ("", "x # y  ", "x # y", ()),
+        ("a.py", '# c\n\n"""Say a."""\nx', "\nx", ("c", "Say a.")),
+        ("a.py", 'def f(\n    x,\n) -> int:\n    """Say a."""', "def f(\n    x,\n) -> int:", ("Say a.",)),
+        ("a.py", 'f(\n    """a"""\n)', 'f(\n    """a"""\n)', ()),
+        ("a.py", 'x = {"a":\n"""b"""}', 'x = {"a":\n"""b"""}', ()),
+        ("a.py", '"""a""" % f()', '"""a""" % f()', ()),
+        ("a.sh", "echo ${x#y} a#b # c", "echo ${x#y} a#b", ("c",)),
+        ("a.ini", "# c\npassword = a #b", "password = a #b", ("c",)),
+        ("a.tsx", "// c\n<p>see //docs /* x */</p>{/* d */}", "<p>see //docs /* x */</p>{}", ("c", "d")),
+        ("a.js", "return <p>see //docs</p>", "return <p>see //docs</p>", ()),
+        ("a.ts", "f(a) // c", "f(a)", ("c",)),
+        ("a.go", "//go:build linux\n// export the names", "//go:build linux", ("export the names",)),
+        ("a.html", "<!--[if IE]> a <![endif]--> <!-- b -->", "<!--[if IE]> a <![endif]-->", ("b",)),
     ],
 )
 def test_comments_and_quotes(path: str, text: str, code: str, comments: tuple[str, ...]) -> None:
     assert without_comments(text, path) == (code, comments)
+
+
+def test_a_piece_of_a_file_may_begin_anywhere() -> None:
+    text = '"""Say a."""'
+    assert without_comments(text, "a.py") == ("", ("Say a.",))
+    assert without_comments(text, "a.py", is_part=True) == (text, ())
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["#!/bin/sh", "# type: int", "# noqa: E501", "# pragma: no cover", "# pylint: disable=x", "# fmt: off"],
+)
+def test_comments_that_a_tool_obeys_are_code(comment: str) -> None:
+    assert without_comments(f"{comment}\nx  {comment}", "a.py") == (f"{comment}\nx  {comment}", ())
 
 
 def test_same_code() -> None:

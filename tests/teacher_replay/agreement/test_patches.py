@@ -60,6 +60,15 @@ def test_an_envelope() -> None:
     assert found[4].code == ("one\n\ntwo",)
 
 
+def test_headers_one_inside_the_other() -> None:
+    lines = ["*** Begin Patch", "*** Update File: a.py", "@@ class A:", "@@ def f():", "-x", "+y", "@@", "@@ def g():"]
+    found = patch_deeds("\n".join([*lines, "-p", "+q", "*** End Patch"]))
+    assert [one.edit for one in found] == [
+        Edit("x", "y", header="class A:\ndef f():"),
+        Edit("p", "q", header="def g():"),
+    ]
+
+
 def test_where_it_is_applied() -> None:
     first, *_ = patch_deeds(PATCH, "/r")
     assert (first.local, first.resolved) == (("edit", "a.py"), ("edit", "/r/a.py"))
