@@ -25,7 +25,9 @@ class Deed:
     says that the directory matters through these paths alone. `prose` and `code` are texts that may be worded
     otherwise; `is_query` says that words have no order, `path` is the file that code belongs to. `edit` is set for a
     change of a file. `reads` says that nothing is changed; `touches` are the paths that are read or changed, None if
-    that may be anything.
+    that may be anything. `ending` tells whether the text that is written ends its last line ("": not known). `joint`
+    is how it follows what may fail before it ("&&", ";"; "": by a call of its own, or nothing may). `is_at_stake` says
+    that it destroys or publishes, so where it is done must not be guessed.
     """
 
     local: Form
@@ -39,6 +41,9 @@ class Deed:
     edit: Edit | None = None
     reads: bool = False
     touches: frozenset[str] | None = None
+    ending: str = ""
+    joint: str = ""
+    is_at_stake: bool = False
 
 
 def deed(*form: object, **fields: object) -> Deed:
@@ -49,6 +54,8 @@ def deed(*form: object, **fields: object) -> Deed:
 def same_deed(first: Deed, second: Deed) -> float | None:
     """How alike two deeds are that are the same (1.0, or the likeness of their texts); None if they are not."""
     if not _same_form(first, second) or len(first.prose) != len(second.prose) or len(first.code) != len(second.code):
+        return None
+    if _differ(first.ending, second.ending) or _differ(first.joint, second.joint):
         return None
     if first.edit is not None and second.edit is not None and not same_edit(first.edit, second.edit, first.path):
         return None
@@ -63,10 +70,16 @@ def same_deed(first: Deed, second: Deed) -> float | None:
     return min(likenesses)
 
 
+def _differ(first: str, second: str) -> bool:
+    """Whether both are known and not the same."""
+    return bool(first) and bool(second) and first != second
+
+
 def _same_form(first: Deed, second: Deed) -> bool:
     if first.resolved == second.resolved and first.is_bound and second.is_bound:
         return True
-    meets = first.directory == second.directory or _restates(first.directory, second.directory)
+    may_restate = not first.is_at_stake and not second.is_at_stake
+    meets = first.directory == second.directory or (may_restate and _restates(first.directory, second.directory))
     return meets and (first.local == second.local or first.resolved == second.resolved)
 
 

@@ -42,6 +42,9 @@ def likeness(
     if max(len(first), len(second)) > _LONGEST:
         return Comparison(False, fuzz.ratio(first[:_LONGEST], second[:_LONGEST]) / 100)
     one, other = taken_apart(first), taken_apart(second)
+    if not one.is_whole or not other.is_whole:
+        # What stands behind the limit was not looked at.
+        return Comparison(False, fuzz.ratio(first, second) / 100)
     if not one.content or not other.content:
         # Nothing but little words: "Yes." against "OK, go on." cannot be told apart by them.
         alike: float = fuzz.ratio(" ".join(one.tokens), " ".join(other.tokens)) / 100
@@ -56,6 +59,7 @@ def likeness(
         and _is_alike_enough(one, other, alike)
         and not _exchanges(one, other, is_query=is_query)
         and not _stand_in(one.content, other.content)
+        and (is_query or not _names_swapped(one, other))
     )
     return Comparison(same, alike)
 
@@ -63,6 +67,8 @@ def likeness(
 def _may_say_the_same(one: Text, other: Text) -> bool:
     """Whether nothing that must be the same differs."""
     if one.negations != other.negations or one.restrictions != other.restrictions:
+        return False
+    if _takes_another_stand(one, other):
         return False
     if not one.names <= set(other.tokens) or not other.names <= set(one.tokens):
         return False
@@ -73,6 +79,24 @@ def _may_say_the_same(one: Text, other: Text) -> bool:
         return False
     mine, theirs = set(map(meaning, one.tokens)), set(map(meaning, other.tokens))
     return not any(are_opposite(a, b) for a in mine - theirs for b in theirs - mine)
+
+
+def _takes_another_stand(one: Text, other: Text) -> bool:
+    """Whether they answer, judge or deny something else, or one has done what the other only could or will do."""
+    if one.answer and other.answer and one.answer != other.answer:
+        return True
+    if one.headings and other.headings and not one.headings & other.headings:
+        return True
+    if any(are_opposite(a, b) for a in one.headings - other.headings for b in other.headings - one.headings):
+        return True
+    # "Not flaky, but safe" denies as often as "flaky, but not safe".
+    if (one.denied - other.denied) & set(other.content) and (other.denied - one.denied) & set(one.content):
+        return True
+    if one.asks or other.asks:
+        return False
+    if one.standing and other.standing and not one.standing & other.standing:
+        return True
+    return one.duty is not None and other.duty is not None and one.duty != other.duty
 
 
 def _is_alike_enough(one: Text, other: Text, alike: float) -> bool:
@@ -125,6 +149,20 @@ def _exchanges(one: Text, other: Text, *, is_query: bool) -> bool:
         moved |= {(a, b) for a in gone for b in come if a not in FUNCTION_WORDS and b not in FUNCTION_WORDS}
     swaps = any((b, a) in moved for a, b in moved)
     return swaps and not is_query and not _is_choice(mine, theirs)
+
+
+def _names_swapped(one: Text, other: Text) -> bool:
+    """Whether the same words say it of other names: "`a` needs `b`" and "`b` needs `a`"."""
+    if one.tokens == other.tokens or sorted(one.tokens) != sorted(other.tokens):
+        return False
+    names = one.names | other.names
+    rest = [[token for token in text.tokens if token not in names] for text in (one, other)]
+    if rest[0] != rest[1]:
+        return False
+    changed = [place for place, (a, b) in enumerate(zip(one.tokens, other.tokens, strict=True)) if a != b]
+    between = one.tokens[changed[0] : changed[-1] + 1]
+    # The order of a mere list says nothing.
+    return not {token for token in between if token not in names} <= {"or", "and", "the"}
 
 
 def _is_choice(mine: Sequence[str], theirs: Sequence[str]) -> bool:

@@ -176,6 +176,17 @@ source target
 request response
 old new
 present miss
+work fail
+approve reject
+approve decline
+accept reject
+accept decline
+approve block
+now later
+both one
+all one
+both first
+both second
 """
 
 NEGATIONS = frozenset(words_of("not no never nothing none nobody neither nor without cannot unable"))
@@ -201,7 +212,12 @@ PHRASES = {
     r"\bno longer\b": "not",
     r"\b(?:is|are|was|were) gone\b": "is removed",
 }
-RESTRICTIONS = frozenset(words_of("except only almost nearly partly partially mostly unless until half some"))
+RESTRICTIONS = frozenset(
+    words_of(
+        "except only almost nearly partly partially mostly unless until half some rarely hardly seldom barely scarcely "
+        "sometimes occasionally"
+    )
+)
 DIRECTIONS = frozenset(words_of("from to into before after than"))
 NUMBERS = {
     word: str(value)

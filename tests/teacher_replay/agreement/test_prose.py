@@ -8,6 +8,10 @@ from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.agreement.prose import likeness
 
 SAME = [
+    ("No, `a.py` is not safe to delete.", "`a.py` is not safe to delete."),
+    ("## Summary\nThe change adds a retry.", "The change adds a retry."),
+    ("I changed `a.py` and `b.py`.", "I changed `b.py` and `a.py`."),
+    ("I'll fix the bug in `a.py`.", "I will fix the bug in `a.py`."),
     (
         "All 48 tests pass now. The race was in `flush()`, which released the lock too early.",
         "The race condition was caused by `flush()` releasing the lock too early; all 48 tests are passing.",
@@ -131,6 +135,21 @@ SAME_REQUESTS = [
     ("Summarise the breaking changes in version 3.", "What are the breaking changes of version 3?"),
 ]
 DIFFERENT = [
+    ("Yes, that change breaks the public API.", "No, that change breaks the public API."),
+    ("**Approve**\n\nThe change adds a retry.", "**Reject**\n\nThe change adds a retry."),
+    ("## FAIL\nThe change adds a retry.", "## PASS\nThe change adds a retry."),
+    ("**Blocker**\n\nThe change adds a retry.", "**Nitpick**\n\nThe change adds a retry."),
+    ("The test is not flaky and the fix is safe.", "The test is flaky and the fix is not safe."),
+    ("I fixed the bug in `a.py`.", "I will fix the bug in `a.py`."),
+    ("I can delete the branch.", "I have deleted the branch."),
+    ("You must restart the server.", "You may restart the server."),
+    ("Should I delete it now?", "Should I delete it later?"),
+    ("`a` depends on `b`.", "`b` depends on `a`."),
+    ("Both tests fail.", "One test fails."),
+    ("With this change the build works.", "With this change the build is broken."),
+    ("This branch is rarely hit.", "This branch is hit."),
+    ("It hardly ever fails here.", "It ever fails here."),
+    ("a b " * 2_100 + "it is safe", "a b " * 2_100 + "it is bad"),
     ("All 48 tests pass now.", "All 48 tests fail now."),
     ("The cache is cleared before the request.", "The cache is cleared after the request."),
     ("I renamed `a.py` to `b.py`.", "I renamed `b.py` to `a.py`."),

@@ -13,7 +13,7 @@ from composer_replication.teacher_replay.agreement.patches import edit_deed, is_
 from composer_replication.teacher_replay.agreement.paths import seen_from
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, into_folder, is_plain
 from composer_replication.teacher_replay.agreement.shell.pipelines import shortened
-from composer_replication.teacher_replay.agreement.shell.reading import only_reads
+from composer_replication.teacher_replay.agreement.shell.reading import destroys_or_publishes, only_reads
 from composer_replication.teacher_replay.agreement.shell.searches import find_form, globbed_form, line_search_form
 from composer_replication.teacher_replay.agreement.shell.steps import Step, shell_steps
 from composer_replication.teacher_replay.agreement.shell.views import view_form, viewed
@@ -53,7 +53,9 @@ def _step_deeds(step: Step) -> Iterator[Deed]:
         yield Deed(form, form, step.directory)
         return
     known = [] if step.in_background else list(_known_deeds(step))
-    yield from known or [_pipeline_deed(step)]
+    is_at_stake = any(map(destroys_or_publishes, step.stages))
+    for one in known or [_pipeline_deed(step)]:
+        yield replace(one, joint=step.joint, is_at_stake=is_at_stake)
 
 
 def _pipeline_deed(step: Step) -> Deed:
@@ -118,6 +120,7 @@ def _of_path(
 ) -> Deed:
     where = seen_from(directory, path)
     code = () if content is None else (content,)
+    ending = "" if content is None else "ended" if content.endswith("\n") else "open"
     return Deed(
         form(seen_from(None, path)),
         form(where),
@@ -127,6 +130,7 @@ def _of_path(
         path=where,
         reads=reads,
         touches=frozenset({where}),
+        ending=ending,
     )
 
 

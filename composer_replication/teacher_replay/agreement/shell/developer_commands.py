@@ -7,9 +7,9 @@ TABLE = """
 pytest: any_order reads here
   -x/--exitfirst -k= -m= -n/--numprocesses= --lf/--last-failed --ff/--failed-first --co/--collect-only
   --maxfail= --cov= --cov-report= -c= --rootdir= --ignore= --deselect= -p= -o/--override-ini= --timeout=
-  --sw/--stepwise --runslow --pdb
+  --sw/--stepwise --runslow --pdb -W=
   shown -q/--quiet -v/--verbose -vv -s --capture= --tb= -r= --color= --no-header --no-summary
-  shown --durations= -l/--showlocals --disable-warnings/--disable-pytest-warnings -W= --show-capture=
+  shown --durations= -l/--showlocals --disable-warnings/--disable-pytest-warnings --show-capture=
   shown --verbosity=
 python: inner
   -V/--version -m= -c= -X= -W= -O -B -I -s -E

@@ -19,6 +19,8 @@ Form = tuple[object, ...]
 # Said by any program about what it prints.
 _SHOWN_ANYWHERE = re.compile(r"--(?:no-)?(?:colou?rs?|pager|progress)(?:=.*)?|--(?:quiet|silent|verbose)")
 _SHORT_SHOWN = ("-q", "-v", "-vv")
+# What goes without saying where nobody looks on, or concerns errors alone.
+_PRINTED_ANYHOW = {("ls", "-1"), ("ls", "-C"), ("grep", "-s"), ("grep", "-I"), ("cmp", "-s"), ("rg", "-N")}
 _SWITCHES = ("true", "false", "always", "never", "auto")
 # Options that take no value wherever they are met.
 _FLAG = re.compile(
@@ -62,7 +64,7 @@ _TAKEN_AS_WRITTEN = ("find", "awk", "gawk", "echo", "printf", "test", "expr", "c
 @dataclass(frozen=True)
 class Line:
     """A simple command. `options` are sorted by name, those of one name in their order; `inner` is the command that it
-    runs; `code` is a program given on the line."""
+    runs; `code` is a program given on the line; `shown` are the options about what it prints, which are left out."""
 
     name: str
     options: tuple[tuple[str, str], ...] = ()
@@ -72,6 +74,7 @@ class Line:
     inner: Line | None = None
     code: str | None = None
     command: Command = UNKNOWN
+    shown: tuple[tuple[str, str], ...] = ()
 
     def option(self, name: str) -> str | None:
         """An option's value, "" for one without; None if it is not there. The last one counts."""
@@ -85,9 +88,27 @@ class Line:
         """The line without some options."""
         return replace(self, options=tuple(option for option in self.options if option[0] not in names))
 
+    def as_data(self) -> Line:
+        """The line for a file or a program that reads what it prints: how it is printed counts."""
+        inner = None if self.inner is None else self.inner.as_data()
+        if not self.command.has("reads"):
+            # What these leave out are messages beside their output.
+            return replace(self, inner=inner)
+        kept = [
+            option
+            for option in self.shown
+            if not _SHOWN_ANYWHERE.fullmatch(option[0]) and (self.name, option[0]) not in _PRINTED_ANYHOW
+        ]
+        options = tuple(sorted((*self.options, *kept), key=lambda option: option[0]))
+        return replace(self, options=options, shown=(), inner=inner)
+
     def form(self, directory: str | None) -> Form:
         """What the line is compared by, its operands seen from a directory."""
         operands = tuple(self._operand(operand, directory) for operand in self.operands)
+        if self.name == "rsync":
+            # What is in a folder, or the folder.
+            marks = ["/" if given.endswith("/") else "" for given in self.operands[:-1]]
+            operands = (*(one + mark for one, mark in zip(operands, marks, strict=False)), *operands[-1:])
         if self.command.has("any_order"):
             operands = tuple(sorted(operands))
         inner = None if self.inner is None else self.inner.form(directory)
@@ -213,16 +234,18 @@ def _read_python(arguments: list[str]) -> Line:
 
 
 def _line(name: str, options: Sequence[tuple[str, str]], operands: Sequence[str], command: Command) -> Line:
-    alone = len(options) == 1 and not operands and bool(name) and "/" not in name
+    is_script = not name or "/" in name
+    alone = len(options) == 1 and not operands and not is_script
     kept = [
         (option, tidy(value) if _is_path(value) and name not in ("sed", "awk", "perl") else value)
         for option, value in options
-        if not _is_shown(option, value, command, alone=alone)
+        if not _is_shown(option, value, command, alone=alone, is_script=is_script)
     ]
     kept = [(option, value) for option, value in kept if command.defaults.get(option) != value]
     if command.has("here") and not operands:
         operands = ["."]
-    return Line(name, tuple(sorted(kept, key=lambda option: option[0])), tuple(operands), command=command)
+    shown = tuple(option for option in options if _is_shown(*option, command, alone=alone, is_script=is_script))
+    return Line(name, tuple(sorted(kept, key=lambda option: option[0])), tuple(operands), command=command, shown=shown)
 
 
 def _is_path(value: str) -> bool:
@@ -230,14 +253,16 @@ def _is_path(value: str) -> bool:
     return value.startswith(("./", "../", "/")) or bool(re.fullmatch(r"[\w.@+-]+(?:/[\w.@+-]+)*/", value))
 
 
-def _is_shown(option: str, value: str, command: Command, *, alone: bool) -> bool:
+def _is_shown(option: str, value: str, command: Command, *, alone: bool, is_script: bool) -> bool:
     if option in command.shown:
         return True
     if command.is_known and option in command.spellings:
         return False
     if _SHOWN_ANYWHERE.fullmatch(option) and (not value or "colo" in option):
         return True
-    return not command.is_known and option in _SHORT_SHOWN and not value and not alone
+    # Of a program that the table does not know, "-v" may as well turn a search around.
+    is_short = option in _SHORT_SHOWN if is_script else option == "-q"
+    return not command.is_known and is_short and not value and not alone
 
 
 def _options(

@@ -103,7 +103,13 @@ def _git_stash(line: Line) -> Line:
 def _pytest(line: Line) -> Line:
     if line.option("--maxfail") == "1":
         line = replace(line.without("--maxfail"), options=(*line.without("--maxfail").options, ("-x", "")))
-    options = tuple(one for one in line.options if one not in (("-p", "no:cacheprovider"), ("-p", "no:warnings")))
+    silent = (("-p", "no:cacheprovider"), ("-p", "no:warnings"))
+    # Warnings that become errors decide which tests pass; any other filter only shows more or less of them.
+    options = tuple(
+        (name, value)
+        for name, value in line.options
+        if (name, value) not in silent and (name != "-W" or value.startswith("error"))
+    )
     return replace(line, options=_by_name(dict.fromkeys(options)))
 
 
@@ -165,7 +171,12 @@ def _awk(line: Line) -> Line:
         options = (("-F", flag[2:] or (operands.pop(0) if operands else "")),)
     if not operands or operands[0].startswith("-"):
         return line
-    program = re.sub(r"\s*([{}();,])\s*", r"\1", " ".join(operands[0].split()))
+    # Quoted text and patterns stay as they are.
+    parts = re.split(r"(\"(?:\\.|[^\"\\])*\"|(?:^|(?<=~)|(?<=~ ))/(?:\\.|[^/\\])+/)", operands[0].strip())
+    program = "".join(
+        part if place % 2 else re.sub(r"\s*([{}();,])\s*", r"\1", re.sub(r"\s+", " ", part))
+        for place, part in enumerate(parts)
+    )
     return replace(line, name="awk", options=options, operands=(program, *operands[1:]))
 
 

@@ -53,7 +53,7 @@ def _trims(stages: list[Line], documents: list[str | None]) -> bool:
             # Of a file, it is the lines that were asked for.
             return False
         # One line is picked, not trimmed, and so are the first lines of an order.
-        picks = last.option("-n") in ("0", "1") or stages[-2].name == "sort"
+        picks = last.option("-n") in ("0", "1") or _is_in_order(stages[-2], last)
         return not picks and not last.operands and all(option == "-n" for option, _ in last.options)
     if last.name == "grep" and stages[0].name == "ps":
         # Lest the search finds itself.
@@ -63,6 +63,13 @@ def _trims(stages: list[Line], documents: list[str | None]) -> bool:
     if last.name in _ARRANGES:
         return not last.operands
     return (last.name, last.operands) in (("jq", (".",)), ("python -m json.tool", ()))
+
+
+def _is_in_order(line: Line, last: Line) -> bool:
+    """Whether the end that is kept was asked for: what is printed has an order."""
+    if line.name == "ls":
+        return any(line.option(name) is not None for name in ("-t", "-S", "-r"))
+    return line.name == "sort" or (line.name == "git log" and last.name == "tail")
 
 
 def _without_cat(stages: list[Line], documents: list[str | None]) -> None:

@@ -1,4 +1,4 @@
-"""Which commands only look: they ask, test or check, and may change places with each other."""
+"""Which commands only look (they ask, test or check, and may change places), and which do what cannot be undone."""
 
 from __future__ import annotations
 
@@ -30,6 +30,32 @@ _CHECK = re.compile(r"(?:test|lint|check|typecheck|type-check|types|vet|audit)(?
 _SENDS_OR_SAVES = ("-X", "-d", "-F", "-o", "-O", "-T", "--json", "--data-binary")
 _LISTS = ("-a", "-r", "-v", "-vv", "--list", "--show-current")
 _KUBECTL_ASKS = ("get", "describe", "logs", "top", "version", "explain")
+_DESTROY_OR_PUBLISH = frozenset(
+    {
+        "rm", "rmdir", "mv", "truncate", "dd", "shred", "git reset", "git clean", "git push", "git restore", "git rm",
+        "npm publish", "yarn publish", "pnpm publish", "cargo publish", "twine", "terraform", "docker push", "rsync",
+        "poetry publish", "uv publish", "gh release",
+    }
+)  # fmt: skip
+
+
+def destroys_or_publishes(line: Line) -> bool:
+    """Whether a command does what cannot be taken back."""
+    if line.name == "find":
+        return not only_reads(line)
+    if line.name == "sed":
+        return line.option("-i") is not None
+    if line.name == "git checkout":
+        # Of files, not of a branch.
+        names_files = any(re.fullmatch(r"\.|.*\.\w+|.*/", operand) for operand in line.operands)
+        return names_files or line.option("-f") is not None
+    if line.name == "git stash":
+        return line.operands[:1] in (("drop",), ("clear",))
+    if line.name == "git branch":
+        return line.option("-d") is not None
+    if line.inner is not None and line.inner.name:
+        return destroys_or_publishes(line.inner)
+    return line.name in _DESTROY_OR_PUBLISH
 
 
 def only_reads(line: Line) -> bool:

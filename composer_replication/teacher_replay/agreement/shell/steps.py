@@ -22,6 +22,7 @@ from composer_replication.teacher_replay.agreement.shell.grouping import (
     straightened,
 )
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, is_plain, read_line
+from composer_replication.teacher_replay.agreement.shell.reading import only_reads
 from composer_replication.teacher_replay.agreement.shell.simple_commands import (
     activated,
     is_shown_redirect,
@@ -39,6 +40,12 @@ from composer_replication.teacher_replay.agreement.shell.words import (
 )
 
 _DEEPEST = 5
+_PICKS = ("head", "tail", "grep", "rg", "less", "more", "wc", "sort", "cat", "nl", "column", "tee")
+# Nobody makes what follows depend on these.
+_HARDLY_FAILS = (
+    "ls", "cat", "head", "tail", "pwd", "echo", "printf", "git status", "git diff", "git log", "find", "date",
+    "git add",
+)  # fmt: skip
 # Options that say where a program runs.
 _OWN_DIRECTORY = {"git": "-C", "make": "-C", "npm": "--prefix", "yarn": "--cwd", "pnpm": "-C", "go": "-C"}
 
@@ -46,13 +53,15 @@ _OWN_DIRECTORY = {"git": "-C", "make": "-C", "npm": "--prefix", "yarn": "--cwd",
 @dataclass(frozen=True)
 class Step:
     """A pipeline. `directory` is None if nothing says where it runs; `documents` are the here-documents of its stages,
-    by stage; `raw` is set instead of stages for what is not a plain pipeline (loops, conditions, alternatives)."""
+    by stage; `raw` is set instead of stages for what is not a plain pipeline (loops, conditions, alternatives). `joint`
+    is "&&" if it runs only where a step before it succeeded that might have failed, ";" if it runs in any case."""
 
     stages: tuple[Line, ...] = ()
     directory: str | None = None
     documents: tuple[str | None, ...] = ()
     in_background: bool = False
     raw: Form | None = None
+    joint: str = ""
 
 
 @dataclass
@@ -61,6 +70,7 @@ class _Surroundings:
     variables: list[str] = field(default_factory=list)
     before: list[str | None] = field(default_factory=list)
     known: dict[str, str] = field(default_factory=dict)
+    stops: bool = False
 
     def go(self, directory: str | None) -> None:
         self.before.append(self.directory)
@@ -85,6 +95,7 @@ def shell_steps(command: str, directory: str | None = None) -> list[Step]:
 def _steps(tokens: Sequence[Token], around: _Surroundings, depth: int) -> Iterator[Step]:
     if depth > _DEEPEST:
         raise ShellSyntaxError("too many shells inside each other")
+    before: list[Step] = []
     for item, in_background in items(tokens):
         alternatives = split(item, "||")
         while len(alternatives) > 1 and _is_harmless(alternatives[-1]):
@@ -93,8 +104,12 @@ def _steps(tokens: Sequence[Token], around: _Surroundings, depth: int) -> Iterat
             flat = tuple(("||", *_flat(alternative)) for alternative in alternatives)
             yield Step(directory=around.directory, raw=flat, in_background=in_background)
             continue
-        for pipeline in split(alternatives[0], "&&"):
+        for place, pipeline in enumerate(split(alternatives[0], "&&")):
             for step in _pipeline(pipeline, around, depth):
+                joint = "&&" if place > 0 or around.stops else ";"
+                if not step.joint and any(_decides(one, step) for one in before):
+                    step = replace(step, joint=joint)
+                before.append(step)
                 yield replace(step, in_background=step.in_background or in_background)
 
 
@@ -131,12 +146,22 @@ def _plain_pipeline(tokens: list[Token], around: _Surroundings, depth: int) -> I
             raise ShellSyntaxError("a pipeline has an empty part")
         variables = tuple(sorted({*around.variables, *command.variables}))
         stages.append(replace(read_line(command.words), variables=variables, redirects=command.redirects))
+    for place, stage in enumerate(stages):
+        if _is_data(stage, stages[place + 1 :]):
+            stages[place] = stage.as_data()
     directory = around.directory
     own = _OWN_DIRECTORY.get(stages[0].name.partition(" ")[0])
     if own is not None and len(stages) == 1 and (moved := stages[0].option(own)) is not None:
         directory = seen_from(directory, moved)
         stages[0] = stages[0].without(own)
     yield Step(tuple(stages), directory, tuple(command.document for command in commands))
+
+
+def _is_data(stage: Line, following: Sequence[Line]) -> bool:
+    """Whether what a stage prints is kept, or read by a program that does more than trim, pick or count."""
+    if any(operator.lstrip("0123456789") != "<" and path != "/dev/null" for operator, path in stage.redirects):
+        return True
+    return any(line.name not in _PICKS or line.redirects for line in following)
 
 
 def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
@@ -156,7 +181,20 @@ def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
     if name == "export" and len(words) > 1 and all(ASSIGNMENT.match(word) for word in words[1:]):
         around.variables += words[1:]
         return True
-    return name == "set" and all(re.fullmatch(r"[-+][euxo]+|pipefail", word) for word in words[1:])
+    if name == "set" and all(re.fullmatch(r"[-+][euxo]+|pipefail", word) for word in words[1:]):
+        around.stops = around.stops or any(re.match(r"-\w*e", word) for word in words[1:])
+        return True
+    return False
+
+
+def _decides(before: Step, step: Step) -> bool:
+    """Whether it matters that a step succeeded before another one: not if it hardly ever fails, and not for
+    what only reads, unless something was to be done for it."""
+    if before.raw is not None or _only_tells(before) or all(line.name in _HARDLY_FAILS for line in before.stages):
+        return False
+    if all(map(only_reads, before.stages)):
+        return step.raw is not None or not (_only_tells(step) or all(map(only_reads, step.stages)))
+    return not _only_tells(step)
 
 
 def _is_harmless(tokens: Sequence[Token]) -> bool:
