@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, states_of
+from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, echo, states_of
 
 from composer_replication.teacher_replay import teachers as teachers_module
 from composer_replication.teacher_replay.keys import MissingKeyError
