@@ -49,11 +49,11 @@ def run_batched(operators: Sequence[Any], columns: dict[str, list[Any]]) -> Outc
     Raises:
         OperatorError: one failed.
     """
-    from composer_replication.replaysim.loading import no_installs
+    from composer_replication.replaysim.loading import no_installs, words_stripped_once
     from composer_replication.replaysim.pair_operators import PairDeduplicator, PairFilter
 
     drops: list[Drop] = []
-    with no_installs():
+    with no_installs(), words_stripped_once():
         for operator in operators:
             run = _map
             if isinstance(operator, PairFilter):

@@ -19,6 +19,7 @@ from composer_replication.replaysim.recipe import PAIR_FIELD, Recipe, Step
 _EXTRA = "replaysim"
 # Deduplicators that judge by one hash per record; the others need a whole dataset, and are not the same on Ray.
 _DEDUPLICATORS = ("document_deduplicator",)
+_MOST_WORDS = 200_000
 
 
 def require_data_juicer() -> None:
@@ -98,6 +99,31 @@ def no_installs() -> Iterator[None]:
         yield
     finally:
         loader._install_package = install
+
+
+@contextmanager
+def words_stripped_once() -> Iterator[None]:
+    """Within it, data-juicer strips each word of special characters once: sessions say the same words over and over,
+    and that loop over letters is most of what the default recipe costs."""
+    module: Any = importlib.import_module("data_juicer.ops.common.helper_func")
+    strip = module.strip
+    # By set of characters, which is kept, so that no other set takes its place.
+    known: dict[int, tuple[Any, dict[str, str]]] = {}
+
+    def remembered(word: str, characters: Any) -> str:
+        _, stripped = known.setdefault(id(characters), (characters, {}))
+        found = stripped.get(word)
+        if found is None:
+            if len(stripped) >= _MOST_WORDS:
+                stripped.clear()
+            found = stripped[word] = strip(word, characters)
+        return found
+
+    module.strip = remembered
+    try:
+        yield
+    finally:
+        module.strip = strip
 
 
 @contextmanager

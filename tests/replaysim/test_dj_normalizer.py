@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from replaysim.some_pairs import LONG_ENOUGH, call, pair, recipe_file
 
 from composer_replication import MissingExtraError
-from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport
+from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport, loading
 from composer_replication.replaysim.batched import OperatorError
 from composer_replication.replaysim.loading import load_operators
 from composer_replication.replaysim.recipe import load_recipe
@@ -318,3 +319,26 @@ def test_nothing_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ValueError, match=r"words_num_filter cannot be loaded: .*sentencepiece") as caught:
         DJNormalizer(recipe)
     assert "\n" not in str(caught.value)
+
+
+def test_words_are_stripped_as_data_juicer_does_it_and_its_function_is_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    DJNormalizer()  # brings data-juicer in
+    helper = importlib.import_module("data_juicer.ops.common.helper_func")
+    original = helper.strip
+    asked: list[str] = []
+    monkeypatch.setattr(loading, "_MOST_WORDS", 3)
+
+    def counted(word: str, characters: set[str]) -> str:
+        asked.append(word)
+        return original(word, characters)
+
+    monkeypatch.setattr(helper, "strip", counted)
+    brackets, stars = set("[]"), set("*")
+    words = ["[a]", "*b*", "[a]", "", "[*c*]", "[a]"]
+    with loading.words_stripped_once():
+        got = [(helper.strip(word, brackets), helper.strip(word, stars)) for word in words]
+    assert got == [(original(word, brackets), original(word, stars)) for word in words]
+    assert asked.count("[a]") == 4  # once for each set of characters, and once more after it was forgotten
+    assert helper.strip is counted
