@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from composer_replication.teacher_replay.ledger import Answer, Attempt, Ledger
+from composer_replication.teacher_replay.ledger import Answer, Attempt, Ledger, LedgerError, StoredAnswers
 from composer_replication.teacher_replay.ledger_thread import LedgerThread
-from composer_replication.teacher_replay.prices import Tokens
+from composer_replication.teacher_replay.prices import Tokens, cap_of, to_nano
 
 CALLS = 12
 
@@ -145,3 +145,21 @@ def test_a_call_that_is_cancelled_while_it_waits_is_given_back(held: Held) -> No
     assert isinstance(second, asyncio.CancelledError)
     assert isinstance(third, Attempt)
     assert asyncio.run(held.thread.do(held.thread.ledger.charged, "b")) == 5 + 5
+
+
+def test_a_ledger_without_its_tables_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    Ledger(path).close()
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE attempts")
+    with pytest.raises(LedgerError, match=r"ledger\.sqlite cannot be used as a replay ledger"):
+        Ledger(path)
+    assert list((tmp_path / "ledger.sqlite-owners").iterdir()) == []
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE answers")
+    with pytest.raises(LedgerError, match=r"ledger\.sqlite cannot be used"):
+        StoredAnswers(path)
+
+
+def test_a_cap_is_rounded_down_and_a_cost_up() -> None:
+    assert (cap_of(0.0000000019), to_nano(0.0000000019)) == (1, 2)

@@ -1,0 +1,188 @@
+"""`composer-replication pairs` as a user meets it: a replay on disk, files, exit codes, a judge over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from teacher_replay.loopback_teacher import LoopbackTeachers, states_of
+
+from composer_replication.cli import app as cli
+from composer_replication.ingestion.store import ManifestEntry, TraceStore
+from composer_replication.teacher_replay.records import TeacherCallResult
+from composer_replication.teacher_replay.replay_folder import ReplayFolder
+from composer_replication.teacher_replay.sources import StateOptions
+from composer_replication.teacher_replay.teachers import resolve_teachers
+from composer_replication.traces import Source, Trace, Turn, dump_json
+
+TEACHERS = ("some-claude", "some-gpt", "some-qwen")
+
+
+def call(**arguments: Any) -> str:
+    return f"[TOOL_USE] name=Bash input={dump_json(arguments)}"
+
+
+def row(state_id: str, teacher: str, text: str | None) -> TeacherCallResult:
+    return TeacherCallResult(
+        state_id=state_id,
+        teacher_slug=teacher,
+        response_text=text,
+        latency_s=1.0,
+        prompt_tokens=10,
+        completion_tokens=2,
+        cost_usd=0.0,
+        error=None if text is not None else "HTTP 500",
+    )
+
+
+def replay_of(folder: Path, answers: dict[str, Sequence[str | None]]) -> Path:
+    """A replay as the command leaves it: by state, what each teacher said."""
+    replayed = ReplayFolder(folder, create=True)
+    writer = replayed.writer()
+    for state_id, texts in answers.items():
+        writer.add(row(state_id, teacher, text) for teacher, text in zip(TEACHERS, texts, strict=True))
+    writer.finish()
+    specs = [{"slug": slug, "base_url": "http://127.0.0.1:9/v1"} for slug in TEACHERS]
+    replayed.write_settings(StateOptions(), resolve_teachers(specs), {})
+    return folder
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> Path:
+    file = tmp_path / "states.jsonl"
+    rows = [dict(state) for state in states_of("a", "b", "c", student=call(command="rm -rf build"))]
+    file.write_text("".join(dump_json(one) + "\n" for one in rows))
+    return file
+
+
+@pytest.fixture
+def replayed(tmp_path: Path) -> Path:
+    listing = (call(command="ls -la src"), call(command="ls -al ./src", description="look"), "I am done.")
+    student = (call(command="rm  -rf  build"), call(command="rm -rf build/"), call(command="ls"))
+    return replay_of(
+        tmp_path / "replayed", {"t::0000": listing, "t::0001": student, "t::0002": (None, "One thing.", "Another.")}
+    )
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    code = cli.run(["pairs", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_pairs_by_meaning_with_their_figures(
+    states: Path, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "made" / "pairs.jsonl"
+    code, out, _ = run(capsys, states, "--replay", replayed, "-o", output, "--json")
+    figures = json.loads(out)
+    assert (code, figures["pairs"], figures["states"], figures["states_with_answers"]) == (0, 1, 3, 3)
+    assert (figures["failed_rows"], figures["student_supported"], figures["judge"]) == (1, 1, None)
+    (pair,) = lines(output)
+    assert (pair["state_id"], pair["rejected"]) == ("t::0000", call(command="rm -rf build"))
+    assert (pair["teachers"], pair["n_teachers_agreeing"], pair["margin"]) == (["some-claude", "some-gpt"], 2, 1)
+
+
+def test_texts_that_differ_are_no_agreement_by_text(
+    states: Path, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, states, "-r", replayed, "-o", tmp_path / "p.jsonl", "--agreement", "exact", "--json")
+    assert (code, json.loads(out)["pairs"]) == (1, 0)
+    assert (tmp_path / "p.jsonl").read_text() == ""
+
+
+def test_the_preference_format_by_the_ending(
+    states: Path, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("p.jsonl", "p.parquet"):
+        target = tmp_path / "preference" / name
+        code, out, _ = run(capsys, states, "-r", replayed, "-o", tmp_path / "pairs.jsonl", "--preference", target)
+        assert (code, "pairs" in out) == (0, True)
+    (row,) = lines(tmp_path / "preference" / "p.jsonl")
+    assert row["chosen"][0]["tool_calls"][0]["function"]["name"] == "Bash"
+    assert Dataset.from_parquet(str(tmp_path / "preference" / "p.parquet")).num_rows == 1
+
+
+def test_teachers_of_the_students_family_are_named_and_can_be_left_out(
+    replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = [
+        Turn("user", "go"),
+        Turn("assistant", "I deleted it."),
+        Turn("user", "and"),
+        Turn("assistant", "I deleted it again."),
+    ]
+    store = TraceStore(tmp_path / "traces")
+    store.write_traces("t.jsonl", [Trace("t", turns, Source("s", "x"), model="claude-opus-4-5")])
+    store.note(ManifestEntry(source="s", key="t", status="read", size=0, modified_ns=0, output="t.jsonl"))
+    given = (tmp_path / "traces", "-r", replayed, "-o", tmp_path / "p.jsonl", "--json")
+    code, out, _ = run(capsys, *given)
+    assert (code, json.loads(out)["same_family"], json.loads(out)["pairs"]) == (0, {"some-claude": "claude"}, 2)
+    code, out, _ = run(capsys, *given, "--exclude-same-family")
+    assert (code, json.loads(out)["pairs"], list(json.loads(out)["by_teacher"])) == (1, 0, ["some-gpt", "some-qwen"])
+
+
+def test_a_judge_is_asked_about_near_misses_and_paid_once(
+    states: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    near = (call(command="make check-fast"), call(command="make fast-check"), call(command="make lint"))
+    replayed = replay_of(tmp_path / "replayed", {"t::0000": near})
+    with LoopbackTeachers(lambda asked: "SAME" if asked.text.count("check") == 2 else "DIFFERENT") as server:
+        judges = tmp_path / "judge.json"
+        judges.write_text(json.dumps([server.spec("judge", input_per_mtok=1, output_per_mtok=1)]))
+        given = (states, "-r", replayed, "-o", tmp_path / "p.jsonl", "--judges", judges, "--json")
+        code, out, _ = run(capsys, *given)
+        asked = len(server.asked)
+        assert (code, json.loads(out)["pairs"]) == (0, 1)
+        assert (json.loads(out)["judge"]["asked"], json.loads(out)["judge"]["said_same"]) == (asked, 1)
+        run(capsys, *given)
+        assert len(server.asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--preference", "p.csv"), "must end in .jsonl or .parquet"),
+        (("--max-usd", "inf", "--judge", "openai/gpt-5"), "--max-usd must be an amount"),
+        (("--judge", "no-such-model"), "no price is known for no-such-model"),
+        (("--judges", "."), "the judge"),
+        (("--threshold", "0"), "--threshold"),
+    ],
+)
+def test_bad_usage_is_one_line_and_writes_nothing(
+    more: tuple[str, ...],
+    message: str,
+    states: Path,
+    replayed: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(capsys, states, "-r", replayed, "-o", tmp_path / "p.jsonl", *more)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not (tmp_path / "p.jsonl").exists()
+
+
+def test_what_is_not_there_is_named(
+    states: Path, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "p.jsonl"
+    code, _, err = run(capsys, tmp_path / "nothing", "-r", replayed, "-o", output)
+    assert (code, "there is no such folder of traces" in err) == (2, True)
+    code, _, err = run(capsys, states, "-r", tmp_path / "nothing", "-o", output)
+    assert (code, "holds no replay" in err) == (2, True)
+    (replayed / "answers.jsonl").write_text('{"half": ')
+    code, _, err = run(capsys, states, "-r", replayed, "-o", output)
+    assert (code, "answers.jsonl, line 1" in err, err.count("\n")) == (1, True, 1)
+    (replayed / "replay.json").unlink()
+    code, _, err = run(capsys, states, "-r", replayed, "-o", output)
+    assert (code, "run the replay again" in err) == (1, True)
+    assert not output.exists()
