@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, echo, states_of
+from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, Whole, echo, states_of
 
 from composer_replication.teacher_replay import teachers as teachers_module
 from composer_replication.teacher_replay.keys import MissingKeyError
@@ -834,3 +834,14 @@ def test_a_stored_answer_is_given_while_its_endpoint_wants_to_be_left_alone(tmp_
         rows = asyncio.run(replay_trace(states_of("b", "a")[:1] + states_of("a"), specs, ledger=ledger))
     assert [row["error"] is None for row in rows] == [False, True]
     assert rows[1]["stored"]
+
+
+def test_a_failure_that_says_what_it_used_is_charged_for_that(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite"
+    used = {"choices": [], "usage": {"prompt_tokens": 40, "completion_tokens": 3}}
+    with LoopbackTeachers(lambda _: Whole(used)) as server:
+        spec = server.spec("one", input_per_mtok=1, output_per_mtok=10)
+        (row,) = asyncio.run(replay_trace(states_of("a"), [spec], ledger=ledger, gate="none"))
+    assert row["error"] == "the endpoint answered without a message"
+    with Ledger(ledger) as opened:
+        assert opened.charged("replay") == 40 * 1000 + 3 * 10_000
