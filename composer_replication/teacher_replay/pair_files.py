@@ -158,8 +158,12 @@ def _encoded(value: Any) -> bytes:
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of `path` once all is written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+    except OSError as error:
+        raise OSError(f"{path}: {error.strerror}; pairs need a place that can be written") from error
     try:
         yield temporary
         temporary.replace(path)

@@ -186,3 +186,13 @@ def test_what_is_not_there_is_named(
     code, _, err = run(capsys, states, "-r", replayed, "-o", output)
     assert (code, "run the replay again" in err) == (1, True)
     assert not output.exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(
+    states: Path, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = run(capsys, states, "-r", replayed, "-o", tmp_path / "file" / "p.jsonl")
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"{tmp_path / 'file' / 'p.jsonl'}: " in err
+    assert ".part" not in err
