@@ -124,7 +124,7 @@ def _command(dice: random.Random) -> Call:
 
 
 def _read(dice: random.Random) -> Call:
-    given: dict[str, Any] = {"file_path": f"/work/app/{_path(dice)}"}
+    given: dict[str, Any] = {"file_path": f"/repo/app/{_path(dice)}"}
     if dice.random() < 0.4:
         given |= {"offset": dice.randint(1, 40) * 50, "limit": dice.choice((50, 100, 200))}
     return "Read", given
@@ -144,12 +144,12 @@ def _glob(dice: random.Random) -> Call:
 def _edit(dice: random.Random) -> Call:
     depth = dice.choice((0, 1, 1, 2, 3, 5))
     old, new = (_code(dice, dice.randint(1, 14), depth) for _ in range(2))
-    return "Edit", {"file_path": f"/work/app/{_path(dice)}", "old_string": old, "new_string": new}
+    return "Edit", {"file_path": f"/repo/app/{_path(dice)}", "old_string": old, "new_string": new}
 
 
 def _write(dice: random.Random) -> Call:
     lines = int(dice.lognormvariate(4.2, 0.9))
-    return "Write", {"file_path": f"/work/app/{_path(dice)}", "content": _code(dice, lines, 0)}
+    return "Write", {"file_path": f"/repo/app/{_path(dice)}", "content": _code(dice, lines, 0)}
 
 
 def _write_table(dice: random.Random) -> Call:
@@ -157,18 +157,18 @@ def _write_table(dice: random.Random) -> Call:
         f"{number},{dice.randint(0, 9999)},{dice.uniform(0, 1):.6f},2026-0{dice.randint(1, 9)}-1{dice.randint(0, 9)}"
         for number in range(dice.randint(5, 60))
     )
-    return "Write", {"file_path": f"/work/app/tests/data/{dice.choice(_NAMES)}.csv", "content": f"a,b,c,d\n{rows}\n"}
+    return "Write", {"file_path": f"/repo/app/tests/data/{dice.choice(_NAMES)}.csv", "content": f"a,b,c,d\n{rows}\n"}
 
 
 def _write_whole_file(dice: random.Random) -> Call:
-    return "Write", {"file_path": f"/work/app/{_path(dice)}", "content": _code(dice, dice.randint(900, 1300), 0)}
+    return "Write", {"file_path": f"/repo/app/{_path(dice)}", "content": _code(dice, dice.randint(900, 1300), 0)}
 
 
 def _edit_markup(dice: random.Random) -> Call:
     indent = "  " * dice.randint(8, 16)
     lines = [f"{indent}<{dice.choice('abpi')}>{{{dice.choice('xyz')}[{number}]}}</i>" for number in range(9)]
     old = "\n".join(lines[:4])
-    return "Edit", {"file_path": f"/work/app/{_path(dice)}", "old_string": old, "new_string": "\n".join(lines)}
+    return "Edit", {"file_path": f"/repo/app/{_path(dice)}", "old_string": old, "new_string": "\n".join(lines)}
 
 
 def _todo(dice: random.Random) -> Call:
