@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.agreement.judge import JudgedComparer
+    from composer_replication.teacher_replay.records import DPOPair
     from composer_replication.teacher_replay.replay_folder import ReplayFolder
     from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
 
@@ -92,7 +95,7 @@ def pairs(
             min_margin=min_margin,
             exclude_same_family=exclude_same_family,
         )
-        save_pairs(found, output)
+        save_pairs(_watched(found, shown=not as_json), output)
     if preference is not None:
         save_preference(load_pairs(output), preference)
     if as_json:
@@ -103,6 +106,20 @@ def pairs(
         _show(Console(emoji=False, highlight=False), found, judged, output, excluded=exclude_same_family)
     if not found.report.pair_count:
         raise typer.Exit(1)
+
+
+def _watched(found: ReplayedPairs, *, shown: bool) -> Iterator[DPOPair]:
+    """The pairs, with a line on a terminal that says how far they are."""
+    errors = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not (shown and errors.is_terminal)) as progress:
+        bar = progress.add_task("Comparing answers", total=None)
+        for pair in found:
+            report = found.report
+            progress.update(
+                bar, description=f"Comparing answers: {report.states:,} states, {report.pair_count:,} pairs"
+            )
+            yield pair
 
 
 def _judged(

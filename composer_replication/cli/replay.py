@@ -164,7 +164,8 @@ def _estimate(
     from composer_replication.teacher_replay.estimate import estimate_replay
     from composer_replication.teacher_replay.sources import traces_to_replay
 
-    estimate = estimate_replay(traces_to_replay(traces, states), asked, options)
+    with Console(stderr=True).status("Pricing the replay"):
+        estimate = estimate_replay(traces_to_replay(traces, states), asked, options)
     if not estimate.states:
         raise ValueError(f"{traces} holds no turn of an assistant: there is nothing to replay")
     if as_json:

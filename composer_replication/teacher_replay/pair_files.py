@@ -9,12 +9,12 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from composer_replication._optional import require
+from composer_replication._whole_file import whole_file
 from composer_replication.teacher_replay.preference import preference_row
 from composer_replication.teacher_replay.records import DPOPair
 from composer_replication.traces import dump_json
@@ -101,7 +101,7 @@ def _pairs_in(path: Path) -> Iterator[DPOPair]:
 
 def _write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     count = 0
-    with _whole_file(path) as temporary, temporary.open("wb", buffering=1 << 18) as file:
+    with whole_file(path, "pairs") as temporary, temporary.open("wb", buffering=1 << 18) as file:
         for row in rows:
             file.write(_encoded(row) + b"\n")
             count += 1
@@ -127,7 +127,7 @@ def _write_parquet(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
         writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
         return len(group)
 
-    with _whole_file(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
+    with whole_file(path, "pairs") as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
         while written := write_group(writer):
             count += written
     return count
@@ -153,19 +153,3 @@ def _encoded(value: Any) -> bytes:
     except UnicodeEncodeError:
         # Half a character, as a cut output leaves it: JSON can spell it, UTF-8 cannot.
         return json.dumps(value).encode()
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` once all is written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-    except OSError as error:
-        raise OSError(f"{path}: {error.strerror}; pairs need a place that can be written") from error
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from composer_replication._whole_file import whole_file
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.sources import StateOptions
 from composer_replication.teacher_replay.teachers import Teacher
@@ -62,9 +63,8 @@ class ReplayFolder:
         states = {"system_prompt": options.system_prompt, "max_history_tokens": options.max_history_tokens}
         families = {**self.teacher_families(), **{teacher.slug: sorted(teacher.families) for teacher in teachers}}
         content = {"states": states, "teachers": families, "report": report}
-        part = self.settings.with_name(f".{self.settings.name}.{os.getpid()}.part")
-        part.write_bytes(msgspec.json.format(_ENCODER.encode(content), indent=2) + b"\n")
-        part.replace(self.settings)
+        with whole_file(self.settings, "settings") as temporary:
+            temporary.write_bytes(msgspec.json.format(_ENCODER.encode(content), indent=2) + b"\n")
 
     def state_options(self) -> StateOptions:
         """How the states of this replay were made.
