@@ -17,7 +17,7 @@ from jinja2.exceptions import TemplateError
 from composer_replication._arguments import check_choice
 from composer_replication.causal_lm import evaluating
 from composer_replication.channels import preference_logprobs
-from composer_replication.rendering import Message, render_conversation, splice_hint
+from composer_replication.rendering import Message, accepted_hint_role, render_conversation, splice_hint
 from composer_replication.traces import parse_action
 
 VARIANTS = ("factorial", "binary_search")
@@ -122,7 +122,7 @@ def build_batch(
         rows[0],
         turn,
         erring.hint,
-        role=_hint_role(tokenizer, erring.messages[: turn.message], tools),
+        role=accepted_hint_role(tokenizer, erring.messages[: turn.message], tools=tools),
         tools=tools,
     )
     student_width = max(len(row.ids) for row in rows)
@@ -274,15 +274,6 @@ def _as_text(messages: Sequence[Message]) -> list[Message]:
         else:
             plain.append(message)
     return plain
-
-
-def _hint_role(tokenizer: Any, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None) -> str:
-    """ "system", or "user" where the template refuses a system message in mid-conversation."""
-    try:
-        tokenizer.apply_chat_template([*messages, {"role": "system", "content": "?"}], tools=tools, tokenize=False)
-    except TemplateError:
-        return "user"
-    return "system"
 
 
 def _padded(prefix: str, rows: Sequence[Sequence[int]], width: int, pad: int) -> dict[str, torch.Tensor]:

@@ -11,7 +11,8 @@ Shapes: B rows, T columns, P positions or index pairs, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -26,6 +27,9 @@ from composer_replication.distillation.fused.logprobs import fused_cross_entropy
 from composer_replication.distillation.simpo import simpo_loss
 
 Batch = Mapping[str, torch.Tensor]
+# What a teacher is to channel 2: from a batch and the (P, 2) positions in its `ctx_teacher_input_ids` to (P, H) hidden
+# states and the head that reads them.
+HintedStates = Callable[[Batch, torch.Tensor], HiddenStates]
 DPOVariant = Literal["dpo", "simpo"]
 
 _REFERENCES = ("dpo_chosen_ref_logprobs", "dpo_rejected_ref_logprobs")
@@ -47,16 +51,22 @@ def lm_channel(student: HiddenStates, inputs: Batch, *, label_smoothing: float =
     return ChannelLoss(result.loss, targets_P.numel())
 
 
-def sdpo_channel(student: HiddenStates, teacher_model: nn.Module, inputs: Batch, divergence: Divergence) -> ChannelLoss:
-    """Channel 2: pull the student's predictions toward those made with the hint in context, at the paired tokens."""
+def sdpo_channel(
+    student: HiddenStates, teacher: nn.Module | HintedStates, inputs: Batch, divergence: Divergence
+) -> ChannelLoss:
+    """Channel 2: pull the student's predictions toward those made with the hint in context, at the paired tokens.
+
+    `teacher` is a model, or whatever else gives hidden states for hinted contexts.
+    """
     student_P2, teacher_P2 = sdpo_pairs(inputs)
-    teacher = _teacher_states(teacher_model, inputs, teacher_P2)
+    score = partial(hinted_states, teacher) if isinstance(teacher, nn.Module) else teacher
+    hinted = score(inputs, teacher_P2)
     result = fused_divergence(
         divergence,
         student.predicting(student_P2),
-        teacher.hidden,
+        hinted.hidden,
         student.head,
-        teacher_head=teacher.head,
+        teacher_head=hinted.head,
     )
     return ChannelLoss(result.loss, student_P2.shape[0])
 
@@ -96,6 +106,29 @@ def preference_logprobs(model: nn.Module, inputs: Batch) -> tuple[torch.Tensor, 
     logprobs_P = fused_token_logprobs(states.predicting(index_P2), at(input_ids, index_P2), states.head)
     sums_B = logprobs_P.new_zeros(input_ids.shape[0]).index_add(0, index_P2[:, 0], logprobs_P)
     return sums_B, response_mask.sum(-1)
+
+
+def hinted_states(model: nn.Module, inputs: Batch, index_P2: torch.Tensor) -> HiddenStates:
+    """A teacher's (P, H) hidden states in the hinted contexts, without gradient.
+
+    The pass covers no more rows and columns than the (P, 2) positions need.
+    """
+    rows, row_of_P = torch.unique(index_P2[:, 0], return_inverse=True)
+    # The last token is predicted, not read: its own column is not needed.
+    columns = int(index_P2[:, 1].max())
+    attention_mask = inputs.get("ctx_teacher_attention_mask")
+    if attention_mask is not None:
+        check_same_shape(
+            "ctx_teacher_attention_mask", attention_mask, "ctx_teacher_input_ids", inputs["ctx_teacher_input_ids"]
+        )
+    with torch.no_grad(), evaluating(model):
+        states = run_causal_lm(
+            model,
+            inputs["ctx_teacher_input_ids"][rows, :columns],
+            None if attention_mask is None else attention_mask[rows, :columns],
+        )
+        needed_P2 = torch.stack([row_of_P, index_P2[:, 1]], dim=1)
+        return HiddenStates(states.predicting(needed_P2), states.head)
 
 
 def sdpo_pairs(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -138,26 +171,6 @@ def sdpo_pairs(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             f"ctx_teacher_input_ids{teacher_P2[first].tolist()} is {int(teacher_tokens[first])}"
         )
     return student_P2, teacher_P2
-
-
-def _teacher_states(model: nn.Module, inputs: Batch, index_P2: torch.Tensor) -> HiddenStates:
-    """The teacher's (P, H) hidden states, from a pass over no more rows and columns than the pairs need."""
-    rows, row_of_P = torch.unique(index_P2[:, 0], return_inverse=True)
-    # The last token is predicted, not read: its own column is not needed.
-    columns = int(index_P2[:, 1].max())
-    attention_mask = inputs.get("ctx_teacher_attention_mask")
-    if attention_mask is not None:
-        check_same_shape(
-            "ctx_teacher_attention_mask", attention_mask, "ctx_teacher_input_ids", inputs["ctx_teacher_input_ids"]
-        )
-    with torch.no_grad(), evaluating(model):
-        states = run_causal_lm(
-            model,
-            inputs["ctx_teacher_input_ids"][rows, :columns],
-            None if attention_mask is None else attention_mask[rows, :columns],
-        )
-        needed_P2 = torch.stack([row_of_P, index_P2[:, 1]], dim=1)
-        return HiddenStates(states.predicting(needed_P2), states.head)
 
 
 def _stacked_preferences(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2.exceptions import TemplateError
+
 Message = dict[str, Any]
 
 
@@ -91,13 +93,59 @@ def splice_hint(
     Raises:
         ValueError: the template puts the hint elsewhere than at the end of the conversation.
     """
-    before = _template(tokenizer, messages[: turn.message], tools)
-    hinted = _template(tokenizer, [*messages[: turn.message], {"role": role, "content": hint}], tools)
-    if not hinted.startswith(before):
-        raise ValueError(f"the chat template rewrites the conversation when a {role!r} message is added to it")
-    hint_ids, _ = _tokenise(tokenizer, hinted[len(before) :])
+    hint_ids = hint_message_ids(tokenizer, messages[: turn.message], hint, role=role, tools=tools)
     ids = [*rendered.ids[: turn.header], *hint_ids, *rendered.ids[turn.header : turn.stop]]
     return HintedContext(ids, len(hint_ids))
+
+
+def hint_message_ids(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    hint: str,
+    *,
+    role: str = "system",
+    tools: Sequence[dict[str, Any]] | None = None,
+) -> list[int]:
+    """The ids of a hint's message as it stands behind `messages`, before the header of the turn it is for.
+
+    Raises:
+        ValueError: the template puts the hint elsewhere than at the end of the conversation.
+    """
+    before = _template(tokenizer, messages, tools)
+    hinted = _template(tokenizer, [*messages, {"role": role, "content": hint}], tools)
+    if not hinted.startswith(before):
+        raise ValueError(f"the chat template rewrites the conversation when a {role!r} message is added to it")
+    return _tokenise(tokenizer, hinted[len(before) :])[0]
+
+
+def accepted_hint_role(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    *,
+    role: str = "system",
+    tools: Sequence[dict[str, Any]] | None = None,
+) -> str:
+    """`role`, or "user" where the template refuses such a message behind `messages`."""
+    try:
+        _template(tokenizer, [*messages, {"role": role, "content": "?"}], tools)
+    except TemplateError:
+        return "user"
+    return role
+
+
+def generation_header_ids(
+    tokenizer: Any, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None
+) -> list[int]:
+    """The ids that prompt the assistant to speak behind `messages`; a hint goes before them.
+
+    Raises:
+        ValueError: the generation prompt rewrites the conversation.
+    """
+    before = _template(tokenizer, messages, tools)
+    prompt = _template(tokenizer, messages, tools, add_generation_prompt=True)
+    if not prompt.startswith(before):
+        raise ValueError("the chat template rewrites the conversation when the generation prompt is added to it")
+    return _tokenise(tokenizer, prompt[len(before) :])[0]
 
 
 def _template(

@@ -1,0 +1,1 @@
+"""Training: the collator, the TRL trainer with three channels, its teachers and its checkpoints."""
