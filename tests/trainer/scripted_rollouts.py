@@ -62,9 +62,7 @@ def play(
     keep_last: int | None = None,
 ) -> Rollout:
     """The rollout in which the model says the assistant's messages; `keep_last` tokens stay of the last turn."""
-    prompt_ids = tokenizer.apply_chat_template(
-        list(prompt), tools=tools, add_generation_prompt=True, return_dict=False
-    )
+    prompt_ids = tokenizer.apply_chat_template(list(prompt), tools=tools, add_generation_prompt=True, return_dict=False)
     completion_ids: list[int] = []
     generated: list[int] = []
     results: list[dict[str, Any]] = []
@@ -97,9 +95,7 @@ def tool_suffix(tokenizer: Any, results: list[dict[str, Any]]) -> list[int]:
     """As `GRPOTrainer._get_tool_suffix_ids`: what the template puts behind the end of a turn that called tools."""
     dummy = [{"role": "user", "content": "dummy"}, calls(results[0]["name"])]
     prefix = tokenizer.apply_chat_template(dummy, return_dict=False)
-    full: list[int] = tokenizer.apply_chat_template(
-        [*dummy, *results], add_generation_prompt=True, return_dict=False
-    )
+    full: list[int] = tokenizer.apply_chat_template([*dummy, *results], add_generation_prompt=True, return_dict=False)
     last_end = max(place for place, token in enumerate(prefix) if token == tokenizer.eos_token_id)
     return full[last_end + 1 :]
 
@@ -108,7 +104,12 @@ def padded(rollouts: Sequence[Rollout], pad_token_id: int, *, extra: int = 0) ->
     """The rollouts as TRL's batch: prompts padded on the left, completions on the right."""
     prompts = max(len(one.prompt_ids) for one in rollouts) + extra
     completions = max(len(one.completion_ids) for one in rollouts) + extra
-    rows: dict[str, list[list[int]]] = {"prompt_ids": [], "prompt_mask": [], "completion_ids": [], "completion_mask": []}
+    rows: dict[str, list[list[int]]] = {
+        "prompt_ids": [],
+        "prompt_mask": [],
+        "completion_ids": [],
+        "completion_mask": [],
+    }
     for one in rollouts:
         left, right = prompts - len(one.prompt_ids), completions - len(one.completion_ids)
         rows["prompt_ids"].append([pad_token_id] * left + one.prompt_ids)

@@ -65,9 +65,7 @@ def test_an_environment_that_speaks_before_the_first_turn(qwen_tokenizer: Any) -
     rollout = play(qwen_tokenizer, [ANSWER])
     spoken = "<|im_start|>user\nGo.<|im_end|>\n<|im_start|>assistant\n"
     ids = qwen_tokenizer(spoken)["input_ids"]
-    led = replace(
-        rollout, completion_ids=[*ids, *rollout.completion_ids], generated=[0] * len(ids) + rollout.generated
-    )
+    led = replace(rollout, completion_ids=[*ids, *rollout.completion_ids], generated=[0] * len(ids) + rollout.generated)
     turns = sampled_turns(led, qwen_tokenizer)
     assert turns is not None
     assert turns[0].start == len(rollout.prompt_ids) + len(ids)
