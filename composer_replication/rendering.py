@@ -183,36 +183,47 @@ def renders_tool_calls(tokenizer: Any) -> bool:
     return all(part in text for part in ("probe_tool", "probe_argument", "probe_result"))
 
 
-def check_chat_template(tokenizer: Any, *, tools: bool) -> None:
-    """Try a chat template on a small conversation, before any data is rendered with it.
+def renders_text_beside_calls(tokenizer: Any) -> bool:
+    """Whether the chat template shows what a turn says beside the call it makes; Llama 3.1's shows the call alone."""
+    asked, call, _ = _PROBE_CALL
+    return _PROBE in _template(tokenizer, [asked, {**call, "content": _PROBE}], [_PROBE_TOOL])
+
+
+def check_chat_template(tokenizer: Any, *, tools: bool = False, growing: bool = False) -> None:
+    """Try a tokenizer and its chat template, before any data is rendered with them.
 
     Args:
         tokenizer: the tokenizer that has the template.
         tools: whether tool calls will be rendered.
+        growing: whether conversations with several assistant turns will be.
 
     Raises:
-        ValueError: there is no template, it rewrites earlier turns, or it has no place for the tool calls.
+        ValueError: the tokenizer gives no offsets or has no template, or the template leaves out tool calls or rewrites
+            earlier turns.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError(
             f"{type(tokenizer).__name__} has no chat template: set tokenizer.chat_template, for instance to Qwen2.5's"
         )
+    _tokenise(tokenizer, "")
     if tools and not renders_tool_calls(tokenizer):
         raise ValueError(
             "the chat template leaves tool calls or their results out: set tokenizer.chat_template to one with tools, "
             "for instance Qwen2.5's, whose ChatML most tokenizers know"
         )
+    if not growing:
+        return
     try:
         render_conversation(tokenizer, _PROBE_TALK)
     except ValueError as error:
         raise ValueError(
-            f"{error}; set tokenizer.chat_template to one that keeps them, for instance that of "
+            f"{error}; set tokenizer.chat_template to one that leaves the past as it is, for instance that of "
             "trl.chat_template_utils.get_training_chat_template(tokenizer)"
         ) from error
 
 
 # Words that no template has by itself.
-_PROBE = "probe_hint"
+_PROBE = "probe_text"
 _PROBE_TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -345,7 +356,12 @@ def _tokenise(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"{type(tokenizer).__name__} gives no character offsets: use the fast tokenizer of the model")
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    return list(encoded["input_ids"]), [start for start, _ in encoded["offset_mapping"]]
+    starts, reached = [], 0
+    for start, end in encoded["offset_mapping"]:
+        # Some tokenizers leave the white space that a token begins with out of its offsets.
+        starts.append(min(start, reached))
+        reached = end
+    return list(encoded["input_ids"]), starts
 
 
 def _tokenise_pieces(tokenizer: Any, text: str, cuts: Sequence[int]) -> tuple[list[int], list[int]]:

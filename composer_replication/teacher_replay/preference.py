@@ -32,7 +32,7 @@ def action_message(action: str) -> Message:
 
 
 def message_for_templates(message: Message) -> Message:
-    """A message in OpenAI's form with the arguments of its calls as objects, or as the text they are if they are none."""
+    """A message in OpenAI's form with its calls' arguments as objects, or as the text they are if they are none."""
     calls = message.get("tool_calls")
     if not calls:
         # A template that looks for the key would find calls in an empty list.

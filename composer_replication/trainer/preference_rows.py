@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jinja2.exceptions import TemplateError
 
-from composer_replication._arguments import check_positive
+from composer_replication._arguments import check_count
 from composer_replication.rendering import check_chat_template, render_response
 from composer_replication.replaysim.records import NormalizedDPOPair
 from composer_replication.teacher_replay.preference import message_for_templates, preference_row
@@ -61,7 +61,8 @@ def preference_rows(
     Raises:
         ValueError: a pair without the keys of any form, or a template that has no place for tool calls.
     """
-    check_positive("max_length", max_length)
+    check_count("max_length", max_length)
+    check_chat_template(tokenizer)
     counted = stats if stats is not None else PreferenceStats()
     rows = []
     tools_checked = False
@@ -126,8 +127,8 @@ def _conversational(pair: Mapping[str, Any] | NormalizedDPOPair, number: int) ->
             return pair
     found = ", ".join(map(str, pair)) if isinstance(pair, Mapping) else type(pair).__name__
     raise ValueError(
-        f"pair {number} has {found}: expected state_messages with the actions chosen and rejected, or prompt, chosen and "
-        "rejected as lists of messages"
+        f"pair {number} has {found}: expected state_messages with the actions chosen and rejected, or prompt, chosen "
+        "and rejected as lists of messages"
     )
 
 
