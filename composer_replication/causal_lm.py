@@ -39,25 +39,35 @@ class HiddenStates:
 
 
 def run_causal_lm(
-    model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    model: nn.Module,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
 ) -> HiddenStates:
     """One forward pass; gradients as the caller's grad mode says.
+
+    `attention_mask` has the ids' shape, or is (B, 1, T, T) in the form that the model's own attention takes; the model
+    must then be one that hands such a mask on (see `shared_prefix`). Without `position_ids` the model counts columns.
 
     A model whose head is not a plain linear layer behind a backbone (an adapter, quantisation or sharding of the head,
     logits post-processed in a way its config does not name, a model compiled as a whole, or simply an unknown module)
     is run with full logits instead; a warning says so once, because memory then grows with the vocabulary.
 
     Raises:
-        ValueError: ids that are not (B, T) integers, or a mask of another shape.
+        ValueError: ids that are not (B, T) integers, or a mask or positions of another shape.
     """
     check_token_ids("input_ids", input_ids)
-    if attention_mask is not None:
+    if position_ids is not None:
+        check_same_shape("position_ids", position_ids, "input_ids", input_ids)
+    if attention_mask is not None and attention_mask.dim() != 4:
         check_same_shape("attention_mask", attention_mask, "input_ids", input_ids)
     inner = _unwrapped(model)
     parameters = inspect.signature(inner.forward).parameters
     arguments: dict[str, Any] = {"input_ids": input_ids}
     if attention_mask is not None:
         arguments["attention_mask"] = attention_mask
+    if position_ids is not None:
+        arguments["position_ids"] = position_ids
     if "use_cache" in parameters:
         arguments["use_cache"] = False
     parts = _backbone_and_head(inner, _keeps_logits(inner))

@@ -25,6 +25,7 @@ from composer_replication.distillation.dpo import dpo_loss
 from composer_replication.distillation.fused.divergence import Divergence, fused_divergence
 from composer_replication.distillation.fused.logprobs import fused_cross_entropy, fused_token_logprobs
 from composer_replication.distillation.simpo import simpo_loss
+from composer_replication.shared_prefix import pair_states
 
 Batch = Mapping[str, torch.Tensor]
 # What a teacher is to channel 2: from a batch and the (P, 2) positions in its `ctx_teacher_input_ids` to (P, H) hidden
@@ -118,12 +119,13 @@ def replay_channel(
 def preference_logprobs(model: nn.Module, inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Summed log-probabilities and lengths of the responses, (2·B,) each: first the chosen, then the rejected.
 
-    Both go through one forward pass. Call it without gradient on the reference policy to get the reference values.
+    Both go through one forward pass, and what they share runs once where the model allows it. Call it without gradient
+    on the reference policy to get the reference values.
     """
     input_ids, attention_mask, response_mask = _stacked_preferences(inputs)
-    states = run_causal_lm(model, input_ids, attention_mask)
     index_P2 = response_mask.nonzero()
-    logprobs_P = fused_token_logprobs(states.predicting(index_P2), at(input_ids, index_P2), states.head)
+    states = pair_states(model, input_ids, attention_mask, index_P2)
+    logprobs_P = fused_token_logprobs(states.hidden, at(input_ids, index_P2), states.head)
     sums_B = logprobs_P.new_zeros(input_ids.shape[0]).index_add(0, index_P2[:, 0], logprobs_P)
     return sums_B, response_mask.sum(-1)
 
