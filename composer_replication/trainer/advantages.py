@@ -7,37 +7,38 @@ A' = A - c·(KL_i - the mean KL of the group), KL_i summed over the tokens that 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from composer_replication.causal_lm import evaluating, run_causal_lm
-from composer_replication.channels import at
+from composer_replication.channels import HintedStates, at, hinted_states
 from composer_replication.distillation.fused.logprobs import fused_token_logprobs
 from composer_replication.trainer.reference_logprobs import model_fingerprint, reference_policy
-from composer_replication.trainer.teachers import frozen_copy, is_peft
+from composer_replication.trainer.teachers.frozen import FrozenTeacher
 
 
 class SequenceKL:
-    """KL of whole rollouts to the reference: the adapters off, or a frozen copy of a model without any."""
+    """KL of whole rollouts to the reference: the adapters off, or what a model without any was at the start."""
 
     def __init__(self, model: nn.Module, coefficient: float) -> None:
         self.coefficient = coefficient
-        self._copy = None if is_peft(model) else frozen_copy(model)
-        self._fingerprint = model_fingerprint(model if self._copy is None else self._copy)
+        self._reference = None if hasattr(model, "peft_config") else FrozenTeacher(model)
+        with reference_policy(model) as reference:
+            self._fingerprint = model_fingerprint(reference)
 
     def adjusted(self, model: nn.Module, inputs: Mapping[str, Any], group: int, accelerator: Any) -> torch.Tensor:
         """The advantages of (B,) rollouts with their KL taken in; groups may be spread over processes."""
         advantages_B: torch.Tensor = inputs["advantages"]
         if advantages_B.dim() != 1:
             raise ValueError(f"kl_in_advantage needs one advantage per rollout, got shape {tuple(advantages_B.shape)}")
-        policy_B = _generated_logprobs(model, inputs)
-        if self._copy is None:
-            with reference_policy(model) as reference:
-                reference_B = _generated_logprobs(reference, inputs)
+        policy_B = _generated_logprobs(partial(hinted_states, model), inputs)
+        if self._reference is not None:
+            reference_B = _generated_logprobs(self._reference.hinted_states, inputs)
         else:
-            reference_B = _generated_logprobs(self._copy, inputs)
+            with reference_policy(model) as reference:
+                reference_B = _generated_logprobs(partial(hinted_states, reference), inputs)
         kl = accelerator.gather(policy_B - reference_B).view(-1, group)
         centred = (kl - kl.mean(dim=1, keepdim=True)).flatten()
         first = accelerator.process_index * advantages_B.shape[0]
@@ -63,13 +64,13 @@ def routed_advantages(advantages: torch.Tensor, to_channel_2_B: torch.Tensor) ->
 
 
 @torch.no_grad()
-def _generated_logprobs(model: nn.Module, inputs: Mapping[str, Any]) -> torch.Tensor:
+def _generated_logprobs(score: HintedStates, inputs: Mapping[str, Any]) -> torch.Tensor:
     """The (B,) summed log-probabilities of what the rollouts generated; tool text is context only."""
     input_ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     attention_mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
     generated = inputs["completion_mask"] * inputs.get("tool_mask", 1)
     index_P2 = generated.nonzero() + torch.tensor([0, inputs["prompt_ids"].shape[1]], device=generated.device)
-    with evaluating(model):
-        states = run_causal_lm(model, input_ids, attention_mask)
-    logprobs_P = fused_token_logprobs(states.predicting(index_P2), at(input_ids, index_P2), states.head)
+    # Teachers score whatever context they are given; here it is the rollout as it was.
+    states = score({"ctx_teacher_input_ids": input_ids, "ctx_teacher_attention_mask": attention_mask}, index_P2)
+    logprobs_P = fused_token_logprobs(states.hidden, at(input_ids, index_P2), states.head)
     return logprobs_P.new_zeros(input_ids.shape[0]).index_add(0, index_P2[:, 0], logprobs_P)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
 from composer_replication.trainer.replay_source import replay_pairs
 from composer_replication.trainer.rollout_buffer import buffered_tensors, restored_buffer
-from composer_replication.trainer.rollout_hints import find_hint_sites
-from composer_replication.trainer.rollouts import Rollout, TemplatedTokenizer
+from composer_replication.trainer.rollout_hints import HintGenerator, find_hint_sites
+from composer_replication.trainer.rollouts import Rollout, TemplatedTokenizer, tool_definitions
 from composer_replication.trainer.settings import (
     HINT_SOURCES,
     ROUTINGS,
@@ -49,8 +49,6 @@ from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.trace_batches import TraceBatches
 
 logger = logging.getLogger(__name__)
-
-HintGenerator = Callable[[str, Mapping[str, Any]], str | None]
 
 _SITES = "hint_sites"
 _CANDIDATES = "hint_candidates"
@@ -439,12 +437,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             self._metrics["train"][name].append(value)
 
     def _tool_definitions(self, row: int) -> list[dict[str, Any]] | None:
-        from transformers.utils import get_json_schema
-
-        tools = self.tools
         if self.environment_factories is not None:
-            tools = self._env_tools[self._batch_environments[row]]
-        return [tool if isinstance(tool, dict) else get_json_schema(tool) for tool in tools] or None
+            return tool_definitions(self._env_tools[self._batch_environments[row]])
+        return tool_definitions(self.tools)
 
     # Checkpoints.
 

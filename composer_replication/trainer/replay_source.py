@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from composer_replication.trainer.preference_rows import PreferenceRowStats, preference_rows
+from composer_replication.trainer.preference_rows import PreferenceStats, preference_rows
 from composer_replication.trainer.reference_logprobs import reference_logprobs, reference_policy
 from composer_replication.trainer.replay_pairs import ReplayPairs
 
@@ -35,12 +35,15 @@ def replay_pairs(
     Raises:
         ValueError: no pair can be used; the message counts why.
     """
-    stats = PreferenceRowStats()
+    stats = PreferenceStats()
     rows = preference_rows(tokenizer, pairs, max_length=max_length, stats=stats)
+    dropped = ", ".join(f"{count} {reason}" for reason, count in stats.pairs_dropped.most_common())
     if not rows:
-        raise ValueError(f"replay_dataset has no pair that can be used: {stats.describe()}")
-    if stats.dropped:
-        logger.warning("replay_dataset: %s", stats.describe())
+        raise ValueError(f"replay_dataset has no pair that can be used: {dropped or 'it is empty'}")
+    if dropped:
+        logger.warning("replay_dataset: %d pairs are used, others are left out: %s", stats.pairs, dropped)
+    if stats.prompts_truncated:
+        logger.warning("replay_dataset: %d prompts lost their beginning to max_length", stats.prompts_truncated)
     references = None
     if needs_reference:
         device = next(model.parameters()).device
