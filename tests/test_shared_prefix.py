@@ -148,6 +148,13 @@ def test_padding_on_the_left_packs_where_the_columns_agree(architecture: str, mo
     check_same(monkeypatch, build(architecture), pairs(left=True), packed=False)
 
 
+def test_a_column_that_only_one_side_sees_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = pairs()
+    batch["dpo_rejected_attention_mask"][:, 12] = 0
+    monkeypatch.setattr(shared_prefix, "_WORTHWHILE_SHARE", 1.0)
+    check_same(monkeypatch, build("llama"), batch)
+
+
 def test_no_attention_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = {name: tensor for name, tensor in pairs().items() if "attention" not in name}
     check_same(monkeypatch, build("llama"), batch)
