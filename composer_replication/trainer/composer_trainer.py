@@ -179,7 +179,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         self.hint_source, self.hint_role, self.sdpo_target = hint_source, hint_role, sdpo_target
         self.routing, self.success_threshold = routing, success_threshold
         self._templated = TemplatedTokenizer(
-            self._tokenizer, getattr(self, "chat_template", None), getattr(self, "chat_template_kwargs", None) or {}
+            self._tokenizer,
+            getattr(self, "chat_template", None) or self._tokenizer.chat_template,
+            getattr(self, "chat_template_kwargs", None) or {},
         )
         self._last_rollouts: list[Rollout] = []
         self._last_rewards: torch.Tensor | None = None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,19 +10,8 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from composer_replication._tiny.tool_house import ToolHouse, house_tasks, tool_call
-from composer_replication._tiny.warm_up import warmed_up_model
+from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
-
-
-@functools.cache
-def _warm() -> tuple[Any, Any]:
-    return warmed_up_model(0)
-
-
-def policy() -> tuple[Any, Any]:
-    """A fresh copy of the warmed-up model, and its tokenizer."""
-    model, tokenizer = _warm()
-    return copy.deepcopy(model), tokenizer
 
 
 def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
@@ -65,15 +52,15 @@ def pairs(count: int = 6) -> list[dict[str, Any]]:
 
 
 def trainer(output_dir: Path, *, model: Any = None, args: dict[str, Any] | None = None, **options: Any) -> Any:
-    fresh, tokenizer = policy()
-    return ComposerReplicationTrainer(
-        model=model if model is not None else fresh,
-        args=arguments(output_dir, **(args or {})),
-        train_dataset=Dataset.from_list(house_tasks(16)),
-        processing_class=tokenizer,
-        environment_factory=ToolHouse,
-        **{"replay_dataset": pairs(), **options},
-    )
+    settings: dict[str, Any] = {
+        "model": model if model is not None else warmed_up_model(),
+        "args": arguments(output_dir, **(args or {})),
+        "train_dataset": Dataset.from_list(house_tasks(16)),
+        "processing_class": house_tokenizer(),
+        "environment_factory": ToolHouse,
+        "replay_dataset": pairs(),
+    }
+    return ComposerReplicationTrainer(**{**settings, **options})
 
 
 def metrics(output_dir: Path) -> list[dict[str, Any]]:
