@@ -125,12 +125,17 @@ def accepted_hint_role(
     role: str = "system",
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> str:
-    """`role`, or "user" where the template refuses such a message behind `messages`."""
+    """`role`, or "user" where the template does not show such a message behind `messages`.
+
+    Some templates refuse a system message that is not the first, some drop it without a word, some move it to the top.
+    """
+    probe = "hint"
+    before = _template(tokenizer, messages, tools)
     try:
-        _template(tokenizer, [*messages, {"role": role, "content": "?"}], tools)
+        hinted = _template(tokenizer, [*messages, {"role": role, "content": probe}], tools)
     except TemplateError:
         return "user"
-    return role
+    return role if hinted.startswith(before) and probe in hinted[len(before) :] else "user"
 
 
 def generation_header_ids(
