@@ -150,7 +150,10 @@ def accepted_hint_role(
     role: str = "system",
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> str:
-    """`role`, or "user" where the template refuses such a message behind `messages`, drops it or moves it."""
+    """`role`, or "user" where the template does not show such a message behind `messages`.
+
+    Some templates refuse a system message that is not the first, some drop it without a word, some move it to the top.
+    """
     before = _template(tokenizer, messages, tools)
     try:
         hinted = _template(tokenizer, [*messages, {"role": role, "content": _PROBE}], tools)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.rendering import accepted_hint_role, render_conversation, splice_hint
+from composer_replication.rendering import accepted_hint_role, hint_message_ids, render_conversation, splice_hint
 
 CALL = {"type": "function", "function": {"name": "read_file", "arguments": {"path": "a b.py"}}}
 CONVERSATION = [
@@ -174,3 +174,33 @@ def test_a_tokenizer_without_offsets_is_refused(qwen_tokenizer: Any) -> None:
 
     with pytest.raises(ValueError, match="Slow gives no character offsets: use the fast tokenizer"):
         render_conversation(Slow(), CONVERSATION)
+
+
+@pytest.mark.parametrize(
+    "later_system",
+    [
+        "{{ raise_exception('system first') }}",
+        "",
+        "{{ '<|im_start|>other' + m.content[:0] + '<|im_end|>' }}",
+    ],
+)
+def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer: Any, later_system: str) -> None:
+    picky = copy.deepcopy(qwen_tokenizer)
+    picky.chat_template = (
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}" + later_system + "{% else %}"
+        "{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}{% endif %}{% endfor %}"
+    )
+    messages = CONVERSATION[:2]
+    assert accepted_hint_role(picky, messages) == "user"
+    assert accepted_hint_role(qwen_tokenizer, messages) == "system"
+    assert picky.decode(hint_message_ids(picky, messages, "Look.", role="user")) == "<|im_start|>userLook.<|im_end|>"
+
+
+def test_a_role_that_the_template_moves_to_the_top_becomes_the_users(qwen_tokenizer: Any) -> None:
+    moving = copy.deepcopy(qwen_tokenizer)
+    moving.chat_template = (
+        "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+        "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}"
+        "{% endfor %}"
+    )
+    assert accepted_hint_role(moving, CONVERSATION[:2]) == "user"

@@ -71,6 +71,8 @@ class SitePlacer:
             role = accepted_hint_role(self.tokenizer, context, role=self.hint_role, tools=rollout.tools)
             hint_ids = hint_message_ids(self.tokenizer, context, hint, role=role, tools=rollout.tools)
         except (TemplateError, ValueError):
+            hint_ids = []
+        if not hint_ids:
             self.counts["hint_not_rendered"] += 1
             return []
         spans = tuple((turn.start, turn.stop) for turn in turns)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 from composer_replication._arguments import check_choice, check_count
 from composer_replication.trainer.failed_turns import HintGenerator, failed_turns
 from composer_replication.trainer.hint_sites import HintSite, SitePlacer
-from composer_replication.trainer.rollouts import Rollout, sampled_turns
+from composer_replication.trainer.rollouts import GenerationHeaders, Rollout, sampled_turns
 from composer_replication.trainer.siblings import SIBLING_CHARACTERS, sibling_solutions
 
 __all__ = ["HintGenerator", "HintSite", "find_hint_sites"]
@@ -88,11 +88,12 @@ def find_hint_sites(
         )
     placer = SitePlacer(tokenizer, hint_role, max_length)
     counts = placer.counts
+    headers = GenerationHeaders(tokenizer)
     found: list[list[HintSite]] = []
     for index, rollout in enumerate(rollouts):
         sites: list[HintSite] = []
         found.append(sites)
-        turns = sampled_turns(rollout, tokenizer)
+        turns = sampled_turns(rollout, headers)
         if not turns:
             counts["turns_do_not_match" if any(rollout.generated) else "truncated"] += 1
             continue

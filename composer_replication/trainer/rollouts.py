@@ -14,7 +14,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 
 from composer_replication.rendering import generation_header_ids
-from composer_replication.traces import Message
+from composer_replication.traces import Message, dump_json
 
 # Stands in for what was said: templates put the same words around a message, whatever is in it.
 _ANYTHING = "?"
@@ -84,11 +84,30 @@ class TemplatedTokenizer:
         return getattr(self.tokenizer, name)
 
 
-def sampled_turns(rollout: Rollout, tokenizer: Any) -> list[SampledTurn] | None:
-    """The turns of a rollout in order; None if its messages tell of another number of turns than its ids.
+class GenerationHeaders:
+    """The ids with which a template has the assistant speak: after the prompt, a tool's result or the user.
 
-    `tokenizer` renders with the template of the rollout's prompt; see `TemplatedTokenizer`.
+    `tokenizer` renders with the template of the rollouts' prompts; see `TemplatedTokenizer`.
     """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[str, list[int]] = {}
+
+    def behind(self, exchange: Sequence[Message]) -> list[int]:
+        """The header behind a prompt and this exchange; empty if the template cannot tell."""
+        key = dump_json(exchange)
+        if key not in self._known:
+            try:
+                spoken = [{"role": "user", "content": _ANYTHING}, *exchange]
+                self._known[key] = generation_header_ids(self._tokenizer, spoken)
+            except (TemplateError, ValueError):
+                self._known[key] = []
+        return self._known[key]
+
+
+def sampled_turns(rollout: Rollout, headers: GenerationHeaders) -> list[SampledTurn] | None:
+    """The turns of a rollout in order; None if its messages tell of another number of turns than its ids."""
     places: Sequence[int | None] = rollout.spoken
     runs = _runs(rollout.generated)
     if not rollout.messages:
@@ -98,7 +117,7 @@ def sampled_turns(rollout: Rollout, tokenizer: Any) -> list[SampledTurn] | None:
     ids, offset = rollout.ids, len(rollout.prompt_ids)
     turns = []
     for place, (start, stop) in zip(places, runs, strict=True):
-        header = _header(ids[: offset + start], _generation_header(tokenizer, _shape_before(rollout, place, start)))
+        header = _header(ids[: offset + start], headers.behind(_exchange_before(rollout, place, start)))
         turns.append(SampledTurn(place, header, offset + start, offset + stop))
     return turns
 
@@ -109,7 +128,7 @@ def context_before(rollout: Rollout, turn: SampledTurn) -> list[Message]:
     It is the prompt, and behind it one exchange in place of all earlier turns: nothing that was said decides how the
     next message is framed, and templates refuse some of what models say (two calls in one turn, for one).
     """
-    return [*rollout.prompt, *_shape_before(rollout, turn.message, turn.start - len(rollout.prompt_ids))]
+    return [*rollout.prompt, *_exchange_before(rollout, turn.message, turn.start - len(rollout.prompt_ids))]
 
 
 def tool_definitions(tools: Sequence[dict[str, Any] | Callable[..., Any]] | None) -> list[dict[str, Any]] | None:
@@ -132,7 +151,7 @@ def _runs(flags: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _shape_before(rollout: Rollout, place: int | None, start: int) -> list[Message]:
+def _exchange_before(rollout: Rollout, place: int | None, start: int) -> list[Message]:
     """What came between the prompt and a turn, reduced to one exchange; empty for the first turn."""
     if start == 0:
         return []
@@ -144,13 +163,6 @@ def _shape_before(rollout: Rollout, place: int | None, start: int) -> list[Messa
             {"role": "tool", "name": name, "content": _ANYTHING},
         ]
     return [{"role": "assistant", "content": _ANYTHING}, {"role": "user", "content": _ANYTHING}]
-
-
-def _generation_header(tokenizer: Any, behind: list[Message]) -> list[int]:
-    try:
-        return generation_header_ids(tokenizer, [{"role": "user", "content": _ANYTHING}, *behind])
-    except (TemplateError, ValueError):
-        return []
 
 
 def _header(before: list[int], header_ids: list[int]) -> int | None:

@@ -22,13 +22,13 @@ from trainer.scripted_rollouts import (
 
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.trainer.rollout_errors import ToolFailure, tool_failures
-from composer_replication.trainer.rollouts import Rollout, sampled_turns
+from composer_replication.trainer.rollouts import GenerationHeaders, Rollout, sampled_turns
 
 hint = as_collator_hint(LayeredHints())
 
 
 def failures(tokenizer: Any, rollout: Rollout) -> list[ToolFailure]:
-    turns = sampled_turns(rollout, tokenizer)
+    turns = sampled_turns(rollout, GenerationHeaders(tokenizer))
     assert turns is not None
     return tool_failures(rollout, turns, tokenizer)
 
@@ -148,7 +148,7 @@ def test_errors_in_the_prompt_are_not_the_rollouts(qwen_tokenizer: Any) -> None:
 def broken(tokenizer: Any, text: str, *, tools: Any = TOOLS, ended: bool = True) -> Rollout:
     """A last turn that TRL could not parse: its message is the text without special tokens."""
     rollout = play(tokenizer, [READ, CONTENT, ANSWER], tools=tools)
-    turns = sampled_turns(rollout, tokenizer)
+    turns = sampled_turns(rollout, GenerationHeaders(tokenizer))
     assert turns is not None
     ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * ended
     kept = turns[-1].start - len(rollout.prompt_ids)

@@ -172,11 +172,12 @@ def test_a_turn_that_the_limit_cut_is_still_scored(tokenizer: Any) -> None:
     assert site.spans[-1][1] == len(rollout.ids)
 
 
-def test_a_role_that_the_template_refuses_becomes_the_users(qwen_tokenizer: Any) -> None:
+@pytest.mark.parametrize("answer", ["{{ raise_exception('system first') }}", ""])
+def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer: Any, answer: str) -> None:
     strict = copy.deepcopy(qwen_tokenizer)
     strict.chat_template = (
-        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system first') }}"
-        "{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}" + answer + "{% else %}"
+        "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
         "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
     )
     rollout = play(strict, [ANSWER])
@@ -186,13 +187,18 @@ def test_a_role_that_the_template_refuses_becomes_the_users(qwen_tokenizer: Any)
     assert find(strict, [rollout], feedback=["Look."], hint_role="user")[1] == {"sites": 1}
 
 
-def test_a_template_that_cannot_show_the_hint_is_counted(qwen_tokenizer: Any) -> None:
+@pytest.mark.parametrize("shown", ["{{ messages|length }}{% for m in messages %}", "{% for m in messages[:1] %}"])
+def test_a_template_that_cannot_show_the_hint_is_counted(qwen_tokenizer: Any, shown: str) -> None:
     narrow = copy.deepcopy(qwen_tokenizer)
     narrow.chat_template = (
-        "{{ messages|length }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
-        "{% endfor %}{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
+        shown + "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
     )
-    assert find(narrow, [play(narrow, [ANSWER])], feedback=["Look."])[1] == {"hint_not_rendered": 1}
+    rollout = replace(
+        play(qwen_tokenizer, [ANSWER]),
+        prompt_ids=narrow.apply_chat_template(PROMPT, add_generation_prompt=True, return_dict=False),
+    )
+    assert find(narrow, [rollout], feedback=["Look."])[1] == {"hint_not_rendered": 1}
 
 
 def test_without_messages_feedback_still_finds_its_turn(tokenizer: Any) -> None:

@@ -33,13 +33,13 @@ class EMATeacher:
         self._rate = rate
         self._substitution = Substitution(model)
         self._updates = lora_updates(self._substitution.policy)
+        self._averages = {name: _in_averaging_type(parameter) for name, parameter in self._plain().items()}
         self._low_rank = {
             name: LowRankAverage(
                 update.down, update.up, update.scaling, rank=KEPT_RANK * update.layer.r[update.adapter]
             )
             for name, update in self._updates.items()
         }
-        self._averages = {name: _averaging_type(parameter).clone() for name, parameter in self._plain().items()}
 
     @property
     def truncation(self) -> float:
@@ -93,6 +93,6 @@ class EMATeacher:
         return {**self._averages, **low_rank}
 
 
-def _averaging_type(parameter: torch.Tensor) -> torch.Tensor:
+def _in_averaging_type(parameter: torch.Tensor) -> torch.Tensor:
     halves = (torch.float16, torch.bfloat16)
-    return parameter.detach().to(torch.float32 if parameter.dtype in halves else parameter.dtype)
+    return parameter.detach().to(torch.float32 if parameter.dtype in halves else parameter.dtype, copy=True)

@@ -1,9 +1,9 @@
 """Run the policy with other tensors in place of some of its own.
 
 A teacher that differs from the policy only in what training changes needs no second model. And a deep copy would be a
-trap: trainers replace `forward` on the instance (a fused head, autocast), and the copy's `forward` would still be bound
-to the original. For the time of a pass the modules hold the teacher's tensors instead of their parameters; the
-parameters themselves, their gradients, flags and optimiser are not touched.
+trap: trainers replace `forward` on the instance (a fused head, autocast) by a function that closes over the original's,
+and the copy would run with the original's weights. For the time of a pass the modules hold the teacher's tensors
+instead of their parameters; the parameters themselves, their gradients, flags and optimiser are not touched.
 """
 
 from __future__ import annotations

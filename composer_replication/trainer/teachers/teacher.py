@@ -27,7 +27,10 @@ class Teacher(Protocol):
         """The name under which `make_teacher` knows it."""
 
     def hinted_states(self, inputs: Batch, teacher_index_P2: torch.Tensor) -> HiddenStates:
-        """The (P, H) hidden states at (P, 2) positions of `ctx_teacher_input_ids`, and the head that reads them."""
+        """The (P, H) hidden states at (P, 2) positions of `ctx_teacher_input_ids`, and the head that reads them.
+
+        The head's tensors may be the teacher's own: read it before the next update.
+        """
 
     def update(self) -> None:
         """Follow the policy. Call it once per optimiser step, after the step."""

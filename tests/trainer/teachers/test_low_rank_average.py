@@ -48,6 +48,13 @@ def test_what_the_rank_leaves_out_is_bounded_by_what_it_says() -> None:
         worst = max(worst, difference / float(exact.norm()))
     assert 0.05 < worst <= float(average.truncation) < 3 * worst
 
+    # What was lost once fades from the average, but the largest loss is what a log should show.
+    largest = float(average.truncation)
+    for _ in range(30):
+        average.update(*factors(0), SCALING, 0.3)
+    assert average.error / exact.norm() < 0.01
+    assert float(average.truncation) >= largest
+
 
 def test_one_truncation_drops_the_smallest_singular_values_and_no_more() -> None:
     average = LowRankAverage(*factors(0), SCALING, rank=RANK)
