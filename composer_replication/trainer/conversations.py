@@ -65,12 +65,14 @@ def trace_turns(example: TraceExample) -> list[Turn]:
     return turns
 
 
-def conversations(turns: Sequence[Turn], *, strip_thinking: bool = True) -> Iterator[Conversation]:
+def conversations(
+    turns: Sequence[Turn], *, system_prompt: str | None = None, strip_thinking: bool = True
+) -> Iterator[Conversation]:
     """The conversations of a trace in which there is something to learn, in order.
 
-    Turns that repeat another file's are context only.
+    Turns that repeat another file's are context only. `system_prompt` leads them, unless the log has one of its own.
     """
-    context = Context(strip_thinking=strip_thinking)
+    context = Context(system_prompt=system_prompt, strip_thinking=strip_thinking)
     # By the identity of the context's message: the turn that it shows. The message is kept too: a new one must not get
     # the place of one that is gone.
     turn_of: dict[int, tuple[Message, int]] = {}

@@ -65,6 +65,7 @@ class CollatorConfig:
         hint_role: of the hint's message; "user" is taken where the template does not accept it.
         train_on_errors: False leaves the turns that the student got wrong out of `response_mask`. They stay in the
             context, and in channel 2.
+        system_prompt: put first in every conversation, unless the trace has one of its own.
         strip_thinking: leave the assistant's thinking out of the text.
     """
 
@@ -79,6 +80,7 @@ class CollatorConfig:
     sdpo_target: SDPOTarget = "erring_turn"
     hint_role: str = "system"
     train_on_errors: bool = True
+    system_prompt: str | None = None
     strip_thinking: bool = True
 
     def __post_init__(self) -> None:
@@ -165,7 +167,9 @@ class ComposerDataCollator:
         try:
             rows = [
                 maker.row(conversation, turns, tools, stats)
-                for conversation in conversations(turns, strip_thinking=config.strip_thinking)
+                for conversation in conversations(
+                    turns, system_prompt=config.system_prompt, strip_thinking=config.strip_thinking
+                )
             ]
         except ValueError as error:
             raise ValueError(f"trace {example.get('trace_id', '?')!r}: {error}") from error
