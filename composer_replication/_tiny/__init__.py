@@ -1,5 +1,6 @@
 """A model kit for tests and demos that needs no download: a tokenizer trained on the spot, real chat templates, small
-random models, teachers that are functions, a little house of tools with a model that works in it, and a loader for the real SmolLM2-135M weights where they are installed."""
+random models, teachers that are functions, a little house of tools with a model that works in it, and a loader for the
+real SmolLM2-135M weights where they are installed."""
 
 from composer_replication._lazy import lazy_exports
 
