@@ -55,7 +55,9 @@ class ReplayPairs:
             if not bool(torch.isfinite(references).all()):
                 raise ValueError("references holds values that are not finite: compute them again")
         if not 0 <= process_index < num_processes:
-            raise ValueError(f"process_index must be in 0..{num_processes - 1} (num_processes - 1), got {process_index}")
+            raise ValueError(
+                f"process_index must be in 0..{num_processes - 1} (num_processes - 1), got {process_index}"
+            )
         self._rows = rows
         self._pairs = int(rows_digest(rows)[:15], 16)
         self._references = references
@@ -112,8 +114,8 @@ class ReplayPairs:
         for name, what in (("seed", "another seed"), ("pairs", "other pairs")):
             if state[name] != mine[name]:
                 raise ValueError(
-                    f"the replay pairs' state was saved with {what} ({state[name]}, here {mine[name]}): resume with the "
-                    "same replay_dataset and seed, or start a new run"
+                    f"the replay pairs' state was saved with {what} ({state[name]}, here {mine[name]}): resume with "
+                    "the same replay_dataset and seed, or start a new run"
                 )
         if state["position"] < 0:
             raise ValueError(f"the replay pairs' position must not be negative, got {state['position']}")
