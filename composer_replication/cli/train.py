@@ -64,6 +64,7 @@ def train(
     except ConfigError as error:
         _show_problems(error)
         raise typer.Exit(2) from None
+    _quiet_loading()
     if dry_run:
         _plan(loaded, as_json=as_json)
         return
@@ -89,6 +90,13 @@ def _show_problems(error: ConfigError) -> None:
     for problem in error.problems:
         line = "".join(letter if letter.isprintable() else "\ufffd" for letter in f"{error.source}: {problem}")
         errors.print(f"[red]error:[/] {escape(line)}")
+
+
+def _quiet_loading() -> None:
+    """Without the bars of the libraries: there is one of our own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def _plan(config: Config, *, as_json: bool) -> None:

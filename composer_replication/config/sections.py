@@ -19,8 +19,9 @@ def _one_or_several(value: Any) -> Any:
 
 
 AnyPath = Annotated[Path, Field(strict=False)]
-Paths = Annotated[tuple[AnyPath, ...], Field(strict=False), BeforeValidator(_one_or_several)]
-Texts = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(_one_or_several)]
+_OneOrSeveral = BeforeValidator(_one_or_several, json_schema_input_type=str | list[str])
+Paths = Annotated[tuple[AnyPath, ...], Field(strict=False), _OneOrSeveral]
+Texts = Annotated[tuple[str, ...], Field(strict=False), _OneOrSeveral]
 Weight = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -106,13 +107,15 @@ class RewardSection(Section):
     """Keyword arguments: of every call to a function, or of the making of an object that is then called."""
 
 
-def _named_reward(value: Any) -> Any:
-    return {"function": value} if isinstance(value, str) else value
-
-
 def _rewards(value: Any) -> Any:
+    """A single reward, or rewards by their names alone, as a list of sections."""
     several = [value] if isinstance(value, str | dict) else value
-    return [_named_reward(one) for one in several] if isinstance(several, list | tuple) else several
+    if not isinstance(several, list | tuple):
+        return several
+    return [{"function": one} if isinstance(one, str) else one for one in several]
+
+
+_Rewards = BeforeValidator(_rewards, json_schema_input_type=str | RewardSection | list[str | RewardSection])
 
 
 class EnvironmentSection(Section):
@@ -123,7 +126,7 @@ class EnvironmentSection(Section):
     there is one) scores it. null: no tools, the rewards below score the answer."""
     arguments: dict[str, Any] = {}
     """Keyword arguments for making the environment."""
-    rewards: Annotated[tuple[RewardSection, ...], Field(strict=False), BeforeValidator(_rewards)] = ()
+    rewards: Annotated[tuple[RewardSection, ...], Field(strict=False), _Rewards] = ()
     """Reward functions, by name or with weight and arguments."""
 
 

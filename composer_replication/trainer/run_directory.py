@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -138,10 +138,9 @@ def step_of(checkpoint: Path) -> int:
 def first_difference(earlier: Config, config: Config) -> str | None:
     """The first setting in which two configurations differ, with both values, leaving out those that are free to."""
     free = _FREE if _depends_on_steps(config) else _FREE | {"training.steps"}
-    before, after = _flat(earlier.as_dict()), _flat(config.as_dict())
-    for key in [*before, *(key for key in after if key not in before)]:
-        if key not in free and before.get(key) != after.get(key):
-            return f"{key} was {_shown(before.get(key))} and is {_shown(after.get(key))}"
+    for key, before, after in _differences(earlier.as_dict(), config.as_dict()):
+        if key not in free:
+            return f"{key} was {json.dumps(before)} and is {json.dumps(after)}"
     return None
 
 
@@ -181,17 +180,14 @@ def _depends_on_steps(config: Config) -> bool:
     return optimizer.schedule != "constant" or 0 < optimizer.warmup < 1 or config.channels.sdpo.wrapper == "taid"
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        return {prefix: value}
-    flat: dict[str, Any] = {}
-    for key, one in value.items():
-        flat.update(_flat(one, f"{prefix}.{key}" if prefix else str(key)))
-    return flat
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, default=str)
+def _differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The keys, with their dotted paths, whose values are not the same."""
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        if before != after:
+            yield key, before, after
+        return
+    for name in dict.fromkeys([*before, *after]):
+        yield from _differences(before.get(name), after.get(name), f"{key}.{name}" if key else name)
 
 
 def _version(package: str) -> str | None:
