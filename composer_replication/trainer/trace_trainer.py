@@ -89,18 +89,19 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         given = [*(replay_dataset or ()), *(pair for one in train_dataset for pair in one.get("dpo_pairs") or ())]
         pairs = None
         if settings.beta_replay > 0 and given:
-            pairs = replay_pairs(
-                self.model,
-                processing_class,
-                given,
-                max_length=replay_max_length,
-                needs_reference=settings.dpo_variant == "dpo",
-                cache_dir=Path(reference_cache or Path(args.output_dir, "reference_logprobs")),
-                batch_size=self._replay_batch_size,
-                seed=args.seed,
-                process_index=self.accelerator.process_index,
-                num_processes=self.accelerator.num_processes,
-            )
+            with self.accelerator.main_process_first():
+                pairs = replay_pairs(
+                    self.model,
+                    processing_class,
+                    given,
+                    max_length=replay_max_length,
+                    needs_reference=settings.dpo_variant == "dpo",
+                    cache_dir=Path(reference_cache or Path(args.output_dir, "reference_logprobs")),
+                    batch_size=self._replay_batch_size,
+                    seed=args.seed,
+                    process_index=self.accelerator.process_index,
+                    num_processes=self.accelerator.num_processes,
+                )
         self.channels = ChannelEngine(
             self.model,
             settings,
