@@ -159,6 +159,19 @@ def test_a_template_that_rewrites_the_past_late_is_refused(qwen_tokenizer: Any) 
         render_conversation(forgetful, talk)
 
 
+def test_a_template_that_prompts_with_another_past_is_refused(qwen_tokenizer: Any) -> None:
+    shortening = copy.deepcopy(qwen_tokenizer)
+    shortening.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
+        "{{ '…' if add_generation_prompt and messages | length > 6 and loop.index == 4 else m.content }}"
+        "<|im_end|>{% endfor %}{{ '<|im_start|>assistant' if add_generation_prompt }}"
+    )
+    talk = [{"role": role, "content": f"{number}"} for number in range(5) for role in ("user", "assistant")]
+    render_conversation(shortening, talk[:6])
+    with pytest.raises(ValueError, match=r"not prefix-preserving: .* up to message 9"):
+        render_conversation(shortening, talk)
+
+
 def test_a_role_that_the_template_drops_or_moves_is_not_taken_for_hints(qwen_tokenizer: Any) -> None:
     dropping, moving = copy.deepcopy(qwen_tokenizer), copy.deepcopy(qwen_tokenizer)
     body = "{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}"

@@ -262,14 +262,16 @@ def test_errors_that_a_long_row_would_lose_can_have_windows_of_their_own(qwen_to
     whole = ComposerDataCollator(qwen_tokenizer, hinting())([example(*turns)])
     ids = qwen_tokenizer.decode(whole["input_ids"][0])
     # Of 150 tokens, the end has none of them and each further window one; of 330, windows share turns.
-    for limit, most, kept in ((150, 1, 0), (150, 3, 2), (150, 9, 6), (330, 9, 6)):
-        collator = ComposerDataCollator(qwen_tokenizer, hinting(max_seq_len=limit, max_windows=most))
+    for limit, rows, kept in ((150, 1, 0), (150, 3, 2), (150, 7, 6), (330, 3, 6)):
+        collator = ComposerDataCollator(
+            qwen_tokenizer, hinting(max_seq_len=limit, max_windows=9 if kept == 6 else rows)
+        )
         batch = collator([example(*turns)])
         assert (collator.stats.sites, collator.stats.sites_dropped) == (
             kept,
             {"truncated": 6 - kept} if kept < 6 else {},
         )
-        assert batch["input_ids"].shape[0] == collator.stats.rows <= most
+        assert batch["input_ids"].shape[0] == collator.stats.rows == rows
         assert batch["input_ids"].shape[1] <= limit
         if kept:
             assert paired(qwen_tokenizer, batch).count("<tool_call>") == kept
