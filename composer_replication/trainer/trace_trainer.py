@@ -73,6 +73,8 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         # Pairs come from the sampler, which has their reference log-probabilities.
         config.enable_replay_dpo = False
         self.collator = ComposerDataCollator(tokenizer=processing_class, config=config)
+        # A trace's turns are no argument of the model, and must reach the collator all the same.
+        args.remove_unused_columns = False
         super().__init__(
             model=model,
             args=args,
