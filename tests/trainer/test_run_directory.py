@@ -106,7 +106,7 @@ def test_runs_that_must_not_be_resumed(tmp_path: Path) -> None:
         directory.checkpoint(never)
     (tmp_path / "config.yaml").unlink()
     checkpoint(tmp_path, 3)
-    with pytest.raises(ValueError, match="holds checkpoints and no config.yaml"):
+    with pytest.raises(ValueError, match=r"holds checkpoints and no config\.yaml"):
         directory.checkpoint(config(tmp_path))
 
 
@@ -120,7 +120,7 @@ def test_a_checkpoint_by_its_path(tmp_path: Path) -> None:
 
 def test_a_config_of_another_version_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model: {name: a/b}\nnew_section: {}\n")
-    with pytest.raises(ValueError, match="new_section: there is no such key.*another version"):
+    with pytest.raises(ValueError, match=r"new_section: there is no such key.*another version"):
         RunDirectory(tmp_path).checkpoint(config(tmp_path))
 
 
