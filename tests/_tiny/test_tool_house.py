@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from composer_replication._tiny.tool_house import (
+    ARGUMENT_NAMES,
+    CUSTOMS,
+    ToolHouse,
+    house_tasks,
+    house_tools,
+    tool_call,
+    tool_result,
+)
+from composer_replication._tiny.warm_up import house_hint, house_tokenizer, warmed_up_model
+
+
+def test_a_task_is_rewarded_when_its_call_was_made_as_the_house_wants_it() -> None:
+    house = ToolHouse()
+    house.reset(wanted=["read_file notes.md"], prompt=[])
+    assert house.get_reward() == 0.0
+    assert house.read_file(path="notes.md") == "The text of notes.md."
+    assert house.get_reward() == 1.0
+
+
+def test_a_failed_call_spoils_the_reward_even_if_the_right_one_follows() -> None:
+    house = ToolHouse()
+    house.reset(wanted=["count_lines plan.md"])
+    with pytest.raises(TypeError, match=r"Unexpected parameter 'file'\. Signature: count_lines\(name\)"):
+        house.count_lines(file="plan.md")
+    assert house.count_lines(name="plan.md") == "28 lines."
+    assert house.get_reward() == 0.0
+    house.reset(wanted=["count_lines plan.md"])
+    house.count_lines(name="plan.md")
+    assert house.get_reward() == 1.0
+
+
+@pytest.mark.parametrize("calls", [[], ["plan.md", "plan.md"], ["notes.md"]])
+def test_calls_that_were_not_wanted_earn_nothing(calls: list[str]) -> None:
+    house = ToolHouse()
+    house.reset(wanted=["read_file plan.md"])
+    for file in calls:
+        house.read_file(path=file)
+    assert house.get_reward() == 0.0
+
+
+def test_what_else_can_go_wrong_is_said() -> None:
+    house = ToolHouse()
+    with pytest.raises(FileNotFoundError, match=r"no\.md\. Available files: notes\.md"):
+        house.read_file(path="no.md")
+    with pytest.raises(TypeError, match="Missing required parameter 'path'"):
+        house.read_file()
+    with pytest.raises(ValueError, match="customs must give each of count_lines, read_file one of"):
+        ToolHouse({"read_file": "path"})
+    with pytest.raises(ValueError, match="customs must give"):
+        ToolHouse({"read_file": "path", "count_lines": "document"})
+
+
+def test_the_error_becomes_a_hint_that_names_the_right_argument() -> None:
+    answer = tool_result(ToolHouse(), "read_file", {"file": "plan.md"})["content"]
+    assert answer == "{'error': \"Unexpected parameter 'file'. Signature: read_file(path) in this house.\"}"
+    hint = house_hint(answer, "read_file", {"file": "plan.md"})
+    assert hint == "When you call `read_file`, leave out `file`. `read_file` takes `read_file(path)`."
+
+
+def test_tasks_are_repeatable_and_cover_the_house() -> None:
+    rows = house_tasks(14, seed=5)
+    assert rows == house_tasks(14, seed=5) != house_tasks(14, seed=6)
+    assert len({row["wanted"][0] for row in rows}) == 14
+
+
+def test_the_model_has_its_habit_and_obeys_hints_and_errors() -> None:
+    model, tokenizer, tools = warmed_up_model(), house_tokenizer(), house_tools()
+    counts: Counter[str] = Counter()
+    for row in house_tasks(14):
+        tool, file = row["wanted"][0].split()
+        for argument in _sampled_arguments(model, tokenizer, tools, row["prompt"], tool, file, 6):
+            counts["right" if argument == CUSTOMS[tool] else "broken" if argument is None else "habit"] += 1
+        for right in ARGUMENT_NAMES:
+            wrong = ARGUMENT_NAMES[ARGUMENT_NAMES.index(right) - 1]
+            error = tool_result(ToolHouse({**CUSTOMS, tool: right}), tool, {wrong: file})
+            hint = {"role": "system", "content": house_hint(error["content"], tool, {wrong: file})}
+            hinted, corrected = [*row["prompt"], hint], [*row["prompt"], tool_call(tool, wrong, file), error]
+            counts["obeys"] += [right] == list(_sampled_arguments(model, tokenizer, tools, hinted, tool, file, 1))
+            counts["recovers"] += [right] == list(_sampled_arguments(model, tokenizer, tools, corrected, tool, file, 1))
+    assert 0.1 < counts["right"] / 84 < 0.4, counts
+    assert counts["broken"] / 84 < 0.15, counts
+    assert counts["obeys"] / 42 > 0.8, counts
+    assert counts["recovers"] / 42 > 0.7, counts
+
+
+def test_the_warm_up_leaves_the_global_random_state_alone_and_hands_out_copies() -> None:
+    before = torch.get_rng_state()
+    first, second = warmed_up_model(), warmed_up_model()
+    assert torch.equal(torch.get_rng_state(), before)
+    with torch.no_grad():
+        first.lm_head.weight.zero_()
+    assert second.lm_head.weight.abs().sum() > 0
+    assert warmed_up_model().lm_head.weight.abs().sum() > 0
+
+
+def test_trl_runs_the_house_with_calls_that_fail_and_calls_that_earn(tmp_path: Path) -> None:
+    first, rewarded, failed, answers = _live_run(tmp_path)
+    assert rewarded > 0
+    assert failed > 0
+    assert any("Signature: read_file(path) in this house." in answer for answer in answers)
+    assert any(answer.endswith("lines.") or answer.startswith("The text of") for answer in answers)
+    again, *_ = _live_run(tmp_path)
+    assert first == again
+
+
+def test_trl_finds_the_tools_that_the_lessons_were_written_with(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, partial(ToolHouse, CUSTOMS))
+    prompt = house_tasks(1)[0]["prompt"]
+    tokenizer = house_tokenizer()
+    with_ours = tokenizer.apply_chat_template(prompt, tools=house_tools(), tokenize=False)
+    assert tokenizer.apply_chat_template(prompt, tools=trainer.tools, tokenize=False) == with_ours
+
+
+class _Watched(GRPOTrainer):  # type: ignore[misc]
+    """Keeps what the tools answered."""
+
+    answers: list[str]
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        result = super()._generate(prompts)
+        messages = (message for completion in result[3] for message in completion)
+        self.answers = [*getattr(self, "answers", []), *(one["content"] for one in messages if one["role"] == "tool")]
+        return result
+
+
+def _trainer(output: Path, factory: Any) -> _Watched:
+    arguments = GRPOConfig(
+        output_dir=str(output),
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=128,
+        max_steps=2,
+        logging_steps=1,
+        learning_rate=1e-3,
+        loss_type="dr_grpo",
+        use_cpu=True,
+        bf16=False,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        gradient_checkpointing=False,
+    )
+    return _Watched(
+        model=warmed_up_model(),
+        args=arguments,
+        train_dataset=Dataset.from_list(house_tasks(28)),
+        processing_class=house_tokenizer(),
+        environment_factory=factory,
+    )
+
+
+def _live_run(output: Path) -> tuple[list[float], float, float, list[str]]:
+    torch.manual_seed(0)
+    trainer = _trainer(output, ToolHouse)
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "reward" in entry]
+    rewarded = sum(entry["rewards/ToolHouse/mean"] for entry in logs)
+    failed = sum(entry["tools/failure_frequency"] for entry in logs)
+    return [entry["loss"] for entry in logs], rewarded, failed, trainer.answers
+
+
+def _sampled_arguments(
+    model: Any, tokenizer: Any, tools: Any, messages: Any, tool: str, file: str, count: int
+) -> Iterator[str | None]:
+    """The argument names with which sampled calls ask for the right file; None for any other answer."""
+    text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(text, return_tensors="pt")["input_ids"].repeat(count, 1)
+    generated = model.generate(
+        ids,
+        do_sample=True,
+        max_new_tokens=40,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    calls = {
+        f'<tool_call>\n{{"name": "{tool}", "arguments": {{"{name}": "{file}"}}}}\n</tool_call>': name
+        for name in ARGUMENT_NAMES
+    }
+    for row in generated[:, ids.shape[1] :]:
+        yield calls.get(tokenizer.decode(row).split(tokenizer.eos_token)[0])
