@@ -325,7 +325,7 @@ def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingD
 
 
 def _as_rollouts_are_rendered(tokenizer: Any, rollouts: _Rollouts) -> Any:
-    """The tokenizer under the template that TRL takes for rollouts with tools: one that never rewrites what was said."""
+    """The tokenizer with the template that TRL takes for rollouts with tools: one that never rewrites what was said."""
     templates = require("trl.chat_template_utils", "train")
     if rollouts.factory is None or templates.is_chat_template_prefix_preserving(tokenizer):
         return tokenizer
