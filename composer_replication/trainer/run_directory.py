@@ -90,8 +90,8 @@ class RunDirectory:
                 )
         return checkpoint
 
-    def begin(self, config: Config, checkpoint: Path | None) -> None:
-        """Write down what is about to run, and drop the samples that it will write again.
+    def begin(self, config: Config, resumed_from: int) -> None:
+        """Write down what is about to run behind a step, and drop the samples that it will write again.
 
         Raises:
             OSError: the directory cannot be written.
@@ -100,7 +100,7 @@ class RunDirectory:
             temporary.write_text(config.to_yaml(), encoding="utf-8")
         with whole_file(self.folder / "environment.json", "runs") as temporary:
             temporary.write_text(json.dumps(environment(config), indent=2) + "\n", encoding="utf-8")
-        self._keep_samples(0 if checkpoint is None else step_of(checkpoint))
+        self._keep_samples(resumed_from)
 
     def add_samples(self, samples: Iterable[Mapping[str, Any]]) -> None:
         """Append samples to samples.jsonl."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,15 +22,13 @@ from composer_replication.trainer.run_directory import RunDirectory, step_of
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.training_data import TrainingData, load_training_data, makes_tool_calls
 
-logger = logging.getLogger(__name__)
-
 OnLog = Callable[[int, Mapping[str, Any]], None]
 """Called after every step with its number, and the metrics if it logged any."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended."""
+    """How a run ended: the step it began behind, the step it ended with, and the trainer's figures of all of it."""
 
     output_dir: Path
     resumed_from: int
@@ -69,19 +66,16 @@ class TrainingRun:
         self._add_callbacks(on_log)
 
     def run(self) -> RunResult:
-        """Train to the last step and write the last checkpoint; what was there of the run is gone on with."""
+        """Train to the last step and write the last checkpoint; a run that is there already has nothing to do."""
         trainer, checkpoint = self.trainer, self.checkpoint
+        # Known before the run, which may remove the checkpoint as one too many.
+        resumed_from = 0 if checkpoint is None else step_of(checkpoint)
+        if resumed_from >= self.config.training.steps:
+            return RunResult(self.directory.folder, resumed_from, resumed_from, {})
         if trainer.is_world_process_zero():
-            self.directory.begin(self.config, checkpoint)
-        if checkpoint is not None:
-            logger.info("resuming from %s", checkpoint)
+            self.directory.begin(self.config, resumed_from)
         output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        return RunResult(
-            output_dir=self.directory.folder,
-            resumed_from=0 if checkpoint is None else step_of(checkpoint),
-            steps=int(trainer.state.global_step),
-            metrics=dict(output.metrics),
-        )
+        return RunResult(self.directory.folder, resumed_from, int(trainer.state.global_step), dict(output.metrics))
 
     def stop(self) -> None:
         """End after the step under way, with a checkpoint."""
