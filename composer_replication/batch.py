@@ -12,12 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jinja2.exceptions import TemplateError
 
 from composer_replication._arguments import check_choice
 from composer_replication.causal_lm import evaluating
 from composer_replication.channels import preference_logprobs
-from composer_replication.rendering import Message, accepted_hint_role, render_conversation, splice_hint
+from composer_replication.rendering import (
+    Message,
+    accepted_hint_role,
+    render_conversation,
+    renders_tool_calls,
+    splice_hint,
+)
 from composer_replication.traces import parse_action
 
 VARIANTS = ("factorial", "binary_search")
@@ -109,7 +114,7 @@ def build_batch(
             raise ValueError("pair needs model: the pair's reference log-probabilities come from it")
         erring = erring._replace(better_action=_chosen(pair, erring.messages[erring.erring_message]))
     tools: list[dict[str, Any]] | None = erring.tools
-    if not _renders_tool_calls(tokenizer):
+    if not renders_tool_calls(tokenizer):
         tools = None
         erring, clean = erring._replace(messages=_as_text(erring.messages)), _as_text(clean)
         erring = erring._replace(better_action=_as_text([erring.better_action])[0])
@@ -244,21 +249,6 @@ def _function(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _result(text: str) -> Message:
     return {"role": "tool", "content": text}
-
-
-def _renders_tool_calls(tokenizer: Any) -> bool:
-    """Whether the chat template shows tool calls; some drop them without a word, others refuse them."""
-    probe = [
-        _SYSTEM,
-        {"role": "user", "content": "?"},
-        _call("probe_tool", probe_argument="x"),
-        _result("probe_result"),
-    ]
-    try:
-        text = tokenizer.apply_chat_template(probe, tools=_TOOLS, tokenize=False)
-    except TemplateError:
-        return False
-    return all(part in text for part in ("probe_tool", "probe_argument", "probe_result"))
 
 
 def _as_text(messages: Sequence[Message]) -> list[Message]:

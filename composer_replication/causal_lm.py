@@ -39,28 +39,38 @@ class HiddenStates:
 
 
 def run_causal_lm(
-    model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    model: nn.Module,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
 ) -> HiddenStates:
     """One forward pass; gradients as the caller's grad mode says.
+
+    `attention_mask` has the ids' shape, or is (B, 1, T, T) in the form that the model's own attention takes; the model
+    must then be one that hands such a mask on (see `shared_prefix`). Without `position_ids` the model counts columns.
 
     A model whose head is not a plain linear layer behind a backbone (an adapter, quantisation or sharding of the head,
     logits post-processed in a way its config does not name, a model compiled as a whole, or simply an unknown module)
     is run with full logits instead; a warning says so once, because memory then grows with the vocabulary.
 
     Raises:
-        ValueError: ids that are not (B, T) integers, or a mask of another shape.
+        ValueError: ids that are not (B, T) integers, or a mask or positions of another shape.
     """
     check_token_ids("input_ids", input_ids)
-    if attention_mask is not None:
+    if position_ids is not None:
+        check_same_shape("position_ids", position_ids, "input_ids", input_ids)
+    if attention_mask is not None and attention_mask.dim() != 4:
         check_same_shape("attention_mask", attention_mask, "input_ids", input_ids)
     inner = _unwrapped(model)
     parameters = inspect.signature(inner.forward).parameters
     arguments: dict[str, Any] = {"input_ids": input_ids}
     if attention_mask is not None:
         arguments["attention_mask"] = attention_mask
+    if position_ids is not None:
+        arguments["position_ids"] = position_ids
     if "use_cache" in parameters:
         arguments["use_cache"] = False
-    parts = _backbone_and_head(inner, "logits_to_keep" in parameters)
+    parts = _backbone_and_head(inner, _keeps_logits(inner))
     # Prompt tuning puts virtual tokens before the real ones: only the last columns are the ids' own.
     width = input_ids.shape[1]
     if parts is not None:
@@ -72,6 +82,63 @@ def run_causal_lm(
             head = LogitHead(linear.weight, linear.bias, finish.scale, finish.softcap)
             return HiddenStates(_hidden(states[-1].output)[:, -width:], head)
     return HiddenStates(model(**arguments).logits[:, -width:], LogitHead(None))
+
+
+class KeptStates:
+    """What a model's backbone gave while `keeping_hidden_states` was on."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._inner = _unwrapped(model)
+        self._calls: list[_Call] = []
+
+    def hidden_states(self) -> HiddenStates | None:
+        """The hidden states of the one pass that was made, with its gradients; None if the model's head cannot be
+        used apart from it, so that only a pass of `run_causal_lm` gives what the losses need.
+
+        Raises:
+            ValueError: no pass was made, or several.
+        """
+        parts = _backbone_and_head(self._inner, _keeps_logits(self._inner))
+        finish = None if parts is None else _finishes.get(parts[1])
+        if parts is None or finish is None:
+            return None
+        if len(self._calls) != 1:
+            raise ValueError(f"the backbone was run {len(self._calls)} times, expected once")
+        hidden = _hidden(self._calls[0].output)
+        linear = parts[1]
+        if not torch.is_autocast_enabled(hidden.device.type):
+            hidden = hidden.to(linear.weight.dtype)  # a head that was widened to float32 reads widened states
+        return HiddenStates(hidden, LogitHead(linear.weight, linear.bias, finish.scale, finish.softcap))
+
+
+@contextmanager
+def keeping_hidden_states(model: nn.Module) -> Iterator[KeptStates]:
+    """Keep the hidden states of a pass that somebody else makes, so that a second loss needs no second pass.
+
+    `recognise_head` must have seen the model before.
+    """
+    kept = KeptStates(model)
+    parts = _backbone_and_head(kept._inner, _keeps_logits(kept._inner))
+    if parts is None:
+        yield kept
+        return
+    with _watching(parts[0]) as calls:
+        kept._calls = calls
+        yield kept
+
+
+def recognise_head(model: nn.Module) -> LogitHead | None:
+    """Find out by a pass over two tokens what the model does behind its backbone; None if that cannot be told."""
+    inner = _unwrapped(model)
+    device = next(inner.parameters()).device
+    with torch.no_grad(), evaluating(model):
+        head = run_causal_lm(model, torch.tensor([[0, 1]], device=device)).head
+    parts = _backbone_and_head(inner, _keeps_logits(inner))
+    if head.weight is None or parts is None:
+        return None
+    # Where several readings fit, the first was taken: it is the one that the config names.
+    _finishes.setdefault(parts[1], _Finish(head.scale, head.softcap))
+    return head
 
 
 @contextmanager
@@ -145,6 +212,10 @@ def _backbone_and_head(inner: nn.Module, keeps_logits: bool) -> tuple[nn.Module,
         _warn_full_logits(inner, "its backbone cannot be told from its head")
         return None
     return None if _finishes.get(linear, _Finish(1.0, None)) is None else (backbone, linear)
+
+
+def _keeps_logits(inner: nn.Module) -> bool:
+    return "logits_to_keep" in inspect.signature(inner.forward).parameters
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

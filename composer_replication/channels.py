@@ -25,6 +25,7 @@ from composer_replication.distillation.dpo import dpo_loss
 from composer_replication.distillation.fused.divergence import Divergence, fused_divergence
 from composer_replication.distillation.fused.logprobs import fused_cross_entropy, fused_token_logprobs
 from composer_replication.distillation.simpo import simpo_loss
+from composer_replication.shared_prefix import pair_states
 
 Batch = Mapping[str, torch.Tensor]
 # What a teacher is to channel 2: from a batch and the (P, 2) positions in its `ctx_teacher_input_ids` to (P, H) hidden
@@ -51,24 +52,44 @@ def lm_channel(student: HiddenStates, inputs: Batch, *, label_smoothing: float =
     return ChannelLoss(result.loss, targets_P.numel())
 
 
-def sdpo_channel(
-    student: HiddenStates, teacher: nn.Module | HintedStates, inputs: Batch, divergence: Divergence
-) -> ChannelLoss:
-    """Channel 2: pull the student's predictions toward those made with the hint in context, at the paired tokens.
+class HintComparison(NamedTuple):
+    """The paired tokens, (P, 2) in the student's and in the teacher's ids, and what predicts them on either side."""
+
+    student_index: torch.Tensor
+    tokens: torch.Tensor
+    student: HiddenStates
+    teacher: HiddenStates
+
+
+def compare_hinted(student: HiddenStates, teacher: nn.Module | HintedStates, inputs: Batch) -> HintComparison:
+    """Let the teacher score the hinted contexts, and gather what both predict at the paired tokens.
 
     `teacher` is a model, or whatever else gives hidden states for hinted contexts.
     """
     student_P2, teacher_P2 = sdpo_pairs(inputs)
     score = partial(hinted_states, teacher) if isinstance(teacher, nn.Module) else teacher
-    hinted = score(inputs, teacher_P2)
+    at_pairs = HiddenStates(student.predicting(student_P2), student.head)
+    return HintComparison(student_P2, at(inputs["input_ids"], student_P2), at_pairs, score(inputs, teacher_P2))
+
+
+def hint_divergence(
+    comparison: HintComparison, divergence: Divergence, kept_P: torch.Tensor | None = None
+) -> ChannelLoss:
+    """The mean divergence over the pairs, or over those that `kept_P` selects."""
+    student, teacher = comparison.student.hidden, comparison.teacher.hidden
+    if kept_P is not None:
+        student, teacher = student[kept_P], teacher[kept_P]
     result = fused_divergence(
-        divergence,
-        student.predicting(student_P2),
-        hinted.hidden,
-        student.head,
-        teacher_head=hinted.head,
+        divergence, student, teacher, comparison.student.head, teacher_head=comparison.teacher.head
     )
-    return ChannelLoss(result.loss, student_P2.shape[0])
+    return ChannelLoss(result.loss, student.shape[0])
+
+
+def sdpo_channel(
+    student: HiddenStates, teacher: nn.Module | HintedStates, inputs: Batch, divergence: Divergence
+) -> ChannelLoss:
+    """Channel 2: pull the student's predictions toward those made with the hint in context, at the paired tokens."""
+    return hint_divergence(compare_hinted(student, teacher, inputs), divergence)
 
 
 def replay_channel(
@@ -98,12 +119,13 @@ def replay_channel(
 def preference_logprobs(model: nn.Module, inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Summed log-probabilities and lengths of the responses, (2·B,) each: first the chosen, then the rejected.
 
-    Both go through one forward pass. Call it without gradient on the reference policy to get the reference values.
+    Both go through one forward pass, and what they share runs once where the model allows it. Call it without gradient
+    on the reference policy to get the reference values.
     """
     input_ids, attention_mask, response_mask = _stacked_preferences(inputs)
-    states = run_causal_lm(model, input_ids, attention_mask)
     index_P2 = response_mask.nonzero()
-    logprobs_P = fused_token_logprobs(states.predicting(index_P2), at(input_ids, index_P2), states.head)
+    states = pair_states(model, input_ids, attention_mask, index_P2)
+    logprobs_P = fused_token_logprobs(states.hidden, at(input_ids, index_P2), states.head)
     sums_B = logprobs_P.new_zeros(input_ids.shape[0]).index_add(0, index_P2[:, 0], logprobs_P)
     return sums_B, response_mask.sum(-1)
 

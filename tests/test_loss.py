@@ -239,8 +239,11 @@ def test_three_passes_and_the_teachers_is_short_and_without_gradient(
     assert student == (tuple(batch["input_ids"].shape), True)
     # One column less than the last paired token's: nothing behind its prediction is read.
     assert teacher == ((1, int(batch["sdpo_teacher_index"][:, 1].max())), False)
-    width = max(batch["dpo_chosen_input_ids"].shape[1], batch["dpo_rejected_input_ids"].shape[1])
-    assert preference == ((2, width), True)
+    # The pair in one row: what both begin with, then what is left of each, without the last tokens predicted.
+    chosen, rejected = (batch[f"dpo_{side}_input_ids"][0].tolist() for side in ("chosen", "rejected"))
+    shared = next(column for column, (one, other) in enumerate(zip(chosen, rejected, strict=False)) if one != other)
+    last = [int(batch[f"dpo_{side}_response_mask"].nonzero()[-1, 1]) for side in ("chosen", "rejected")]
+    assert preference == ((1, sum(last) - shared), True)
     assert len(passes(model, lambda: compose_loss(model, batch, alpha_sdpo=0.0, beta_replay=0.0))) == 1
     assert not model.model._forward_hooks
     assert not model.lm_head._forward_hooks

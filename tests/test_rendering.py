@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.rendering import render_conversation, splice_hint
+from composer_replication.rendering import accepted_hint_role, hint_message_ids, render_conversation, splice_hint
 
 CALL = {"type": "function", "function": {"name": "read_file", "arguments": {"path": "a b.py"}}}
 CONVERSATION = [
@@ -87,6 +87,70 @@ def test_a_template_that_rewrites_the_past_is_refused(qwen_tokenizer: Any) -> No
         render_conversation(forgetful, [{**m, "tool_calls": None} for m in CONVERSATION])
 
 
+def test_an_answer_that_would_melt_into_its_prompt_is_cut_from_it(qwen_tokenizer: Any) -> None:
+    talk = [*CONVERSATION, {"role": "user", "content": "Code only."}, {"role": "assistant", "content": "    return 1"}]
+    assert len(qwen_tokenizer("\n   ")["input_ids"]) == 1
+    rendered = render_conversation(qwen_tokenizer, talk)
+    prompt = qwen_tokenizer.apply_chat_template(talk[:-1], add_generation_prompt=True, return_dict=False)
+    assert rendered.ids[: rendered.turns[-1].start] == prompt
+    assert spoken(qwen_tokenizer, talk)[-1] == "    return 1<|im_end|>"
+    assert spoken(qwen_tokenizer, talk)[:-1] == spoken(qwen_tokenizer, CONVERSATION)
+
+
+def test_long_conversations_are_rendered_few_times(tokenizer: Any) -> None:
+    rounds = [
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "Error: no such file"},
+        {"role": "assistant", "content": "It is missing."},
+        {"role": "user", "content": "Try again."},
+    ]
+    talk = [*CONVERSATION[:2], *rounds * 12]
+    rendered_messages = 0
+
+    class Counting:
+        is_fast = True
+        eos_token_id = tokenizer.eos_token_id
+        __call__ = staticmethod(tokenizer.__call__)
+
+        @staticmethod
+        def apply_chat_template(messages: Any, **settings: Any) -> Any:
+            nonlocal rendered_messages
+            rendered_messages += len(messages)
+            return tokenizer.apply_chat_template(messages, **settings)
+
+    rendered = render_conversation(Counting(), talk)
+    assert rendered_messages < 14 * len(talk)
+    for turn in rendered.turns:
+        prompt = tokenizer.apply_chat_template(talk[: turn.message], add_generation_prompt=True, return_dict=False)
+        assert rendered.ids[: turn.start] == prompt
+
+
+def test_a_template_that_rewrites_the_past_late_is_refused(qwen_tokenizer: Any) -> None:
+    forgetful = copy.deepcopy(qwen_tokenizer)
+    forgetful.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
+        "{{ '…' if messages | length > 6 and loop.index == 4 else m.content }}<|im_end|>{% endfor %}"
+        "{{ '<|im_start|>assistant' if add_generation_prompt }}"
+    )
+    talk = [{"role": role, "content": f"{number}"} for number in range(5) for role in ("user", "assistant")]
+    with pytest.raises(ValueError, match=r"not prefix-preserving: .* up to message 3"):
+        render_conversation(forgetful, talk)
+
+
+def test_a_role_that_the_template_drops_or_moves_is_not_taken_for_hints(qwen_tokenizer: Any) -> None:
+    dropping, moving = copy.deepcopy(qwen_tokenizer), copy.deepcopy(qwen_tokenizer)
+    body = "{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}"
+    dropping.chat_template = "{% for m in messages %}{% if m.role != 'system' %}" + body + "{% endif %}{% endfor %}"
+    moving.chat_template = (
+        "{% for m in messages if m.role == 'system' %}" + body + "{% endfor %}"
+        "{% for m in messages if m.role != 'system' %}" + body + "{% endfor %}"
+    )
+    talk = [{"role": "user", "content": "Hello."}]
+    assert accepted_hint_role(qwen_tokenizer, talk) == "system"
+    assert accepted_hint_role(dropping, talk) == "user"
+    assert accepted_hint_role(moving, talk) == "user"
+
+
 def test_a_token_across_a_turns_border_is_refused(qwen_tokenizer: Any) -> None:
     gluey = copy.deepcopy(qwen_tokenizer)
     gluey.chat_template = (
@@ -110,3 +174,33 @@ def test_a_tokenizer_without_offsets_is_refused(qwen_tokenizer: Any) -> None:
 
     with pytest.raises(ValueError, match="Slow gives no character offsets: use the fast tokenizer"):
         render_conversation(Slow(), CONVERSATION)
+
+
+@pytest.mark.parametrize(
+    "later_system",
+    [
+        "{{ raise_exception('system first') }}",
+        "",
+        "{{ '<|im_start|>other' + m.content[:0] + '<|im_end|>' }}",
+    ],
+)
+def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer: Any, later_system: str) -> None:
+    picky = copy.deepcopy(qwen_tokenizer)
+    picky.chat_template = (
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}" + later_system + "{% else %}"
+        "{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}{% endif %}{% endfor %}"
+    )
+    messages = CONVERSATION[:2]
+    assert accepted_hint_role(picky, messages) == "user"
+    assert accepted_hint_role(qwen_tokenizer, messages) == "system"
+    assert picky.decode(hint_message_ids(picky, messages, "Look.", role="user")) == "<|im_start|>userLook.<|im_end|>"
+
+
+def test_a_role_that_the_template_moves_to_the_top_becomes_the_users(qwen_tokenizer: Any) -> None:
+    moving = copy.deepcopy(qwen_tokenizer)
+    moving.chat_template = (
+        "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+        "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}"
+        "{% endfor %}"
+    )
+    assert accepted_hint_role(moving, CONVERSATION[:2]) == "user"

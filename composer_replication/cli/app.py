@@ -22,6 +22,7 @@ from composer_replication.cli.pairs import pairs
 from composer_replication.cli.quickstart import quickstart
 from composer_replication.cli.replay import replay
 from composer_replication.cli.serve_teacher import serve_teacher
+from composer_replication.cli.train import train
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -60,6 +61,7 @@ app.command(epilog="Example: composer-replication replay traces -o replayed --ma
 app.command("serve-teacher", epilog="Example: composer-replication serve-teacher --model ./my-model --port 8000")(
     serve_teacher
 )
+app.command(epilog="Example: composer-replication train examples/train.yaml --set training.steps=200 --dry-run")(train)
 
 
 def main() -> None:

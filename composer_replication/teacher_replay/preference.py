@@ -16,7 +16,7 @@ def preference_row(pair: DPOPair) -> dict[str, Any]:
     text once more. Arguments that are no JSON object stay as the text they are.
     """
     row: dict[str, Any] = {
-        "prompt": [_with_objects(message) for message in pair["state_messages"]],
+        "prompt": [message_for_templates(message) for message in pair["state_messages"]],
         "chosen": [action_message(pair["chosen"])],
         "rejected": [action_message(pair["rejected"])],
     }
@@ -28,10 +28,11 @@ def preference_row(pair: DPOPair) -> dict[str, Any]:
 
 def action_message(action: str) -> Message:
     """An action as the assistant message that it is, without thinking."""
-    return _with_objects(assistant_message(parse_action(action)))
+    return message_for_templates(assistant_message(parse_action(action)))
 
 
-def _with_objects(message: Message) -> Message:
+def message_for_templates(message: Message) -> Message:
+    """A message in OpenAI's form with its calls' arguments as objects, or as the text they are if they are none."""
     calls = message.get("tool_calls")
     if not calls:
         # A template that looks for the key would find calls in an empty list.

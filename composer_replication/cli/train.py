@@ -1,0 +1,181 @@
+"""`composer-replication train`: the three channels, from a configuration file."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from composer_replication.config import Config, ConfigError
+    from composer_replication.trainer.dry_run import DryRun
+    from composer_replication.trainer.training_run import RunResult, TrainingRun
+
+_INTERRUPTED = 130
+
+
+def train(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="CONFIG", help="A YAML file; examples/train.yaml shows every section.", show_default=False
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="In place of what the file says: training.steps=200. Repeatable."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run: config, data, memory, channels. Train nothing.")
+    ] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of CONFIG, for editors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Train a model with GRPO, hint self-distillation and preference pairs.
+
+    With an environment, the model acts in it, and channel 2 works on the turns that go wrong; from logs alone, on the
+    turns that went wrong. The run directory gets the resolved config, metrics.jsonl, samples.jsonl and checkpoints.
+    The same command again goes on from the newest checkpoint. Ctrl-C writes one and stops; a second one just stops.
+
+    Exit code 2: the configuration is wrong; every problem is a line.
+    """
+    from composer_replication.config import ConfigError, config_schema, load_config
+
+    if schema:
+        typer.echo(json.dumps(config_schema(), indent=2))
+        return
+    if config is None:
+        raise typer.BadParameter("CONFIG is missing: a YAML file, like examples/train.yaml")
+    try:
+        loaded = load_config(config, overrides or ())
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None
+    except ConfigError as error:
+        _show_problems(error)
+        raise typer.Exit(2) from None
+    _quiet_loading()
+    if dry_run:
+        _plan(loaded, as_json=as_json)
+        return
+    result, stopped = _train(loaded, show_progress=not as_json)
+    if as_json:
+        figures = {
+            "output_dir": str(result.output_dir),
+            "resumed_from_step": result.resumed_from,
+            "steps": result.steps,
+            "metrics": dict(result.metrics),
+        }
+        typer.echo(json.dumps(figures, indent=2))
+    else:
+        console = Console(emoji=False, highlight=False)
+        since = f" (resumed from {result.resumed_from:,})" if result.resumed_from else ""
+        console.print(f"step {result.steps:,} of {loaded.training.steps:,}{since}: {escape(str(result.output_dir))}")
+    if stopped:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _show_problems(error: ConfigError) -> None:
+    errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+    for problem in error.problems:
+        line = "".join(letter if letter.isprintable() else "\ufffd" for letter in f"{error.source}: {problem}")
+        errors.print(f"[red]error:[/] {escape(line)}")
+
+
+def _quiet_loading() -> None:
+    """Without the bars of the libraries: there is one of our own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def _plan(config: Config, *, as_json: bool) -> None:
+    from composer_replication.trainer.dry_run import dry_run
+
+    with Console(stderr=True).status("Looking at the data and the model"):
+        plan = dry_run(config)
+    if as_json:
+        typer.echo(json.dumps(plan.as_dict(), indent=2))
+    else:
+        _show_plan(Console(emoji=False, highlight=False), plan)
+
+
+def _show_plan(console: Console, plan: DryRun) -> None:
+    console.print(plan.config.to_yaml(), markup=False, soft_wrap=True)
+    if plan.counts:
+        data = Table("data", "count")
+        data.columns[1].justify = "right"
+        for source, counts in plan.counts.items():
+            for name, count in counts.items():
+                label = name.replace("_", " ")
+                data.add_row(label if name == source else f"  {label}", f"{count:,}")
+        console.print(data)
+    memory = Table("memory, estimated", "GB")
+    memory.columns[1].justify = "right"
+    figures = plan.memory.as_dict()
+    for name in ("weights", "gradients", "optimizer", "teacher", "reference", "activations"):
+        memory.add_row(name, f"{figures[name] / 1e9:,.2f}")
+    memory.add_row("in all, per device", f"{figures['total'] / 1e9:,.2f}", style="bold")
+    console.print(memory)
+    console.print(
+        f"{figures['parameters']:,} parameters, {figures['trainable_parameters']:,} of them trained; this is an "
+        "estimate: activations depend on lengths and kernels, and generation needs a cache on top"
+    )
+    channels = Table("channel", "weight", "live", "why")
+    for channel in plan.channels:
+        weight = "" if channel.weight is None else f"{channel.weight:g}"
+        channels.add_row(channel.channel, weight, "yes" if channel.live else "no", escape(channel.why))
+    console.print(channels)
+    if plan.resumes_from:
+        console.print(f"would go on from step {plan.resumes_from:,}: {escape(str(plan.config.training.output_dir))}")
+
+
+def _train(config: Config, *, show_progress: bool) -> tuple[RunResult, bool]:
+    from composer_replication.trainer.training_run import TrainingRun
+
+    errors = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(*columns, console=errors, transient=True, disable=not (show_progress and errors.is_terminal))
+    bar = progress.add_task("Loading", total=config.training.steps)
+
+    def came(step: int, metrics: Mapping[str, Any]) -> None:
+        shown = f"Training, loss {float(metrics['loss']):.4f}" if "loss" in metrics else None
+        progress.update(bar, completed=step, description=shown or progress.tasks[bar].description)
+
+    with progress:
+        run = TrainingRun(config, on_log=came)
+        progress.update(bar, description="Training")
+        with _gentle_interrupt(run, errors):
+            result = run.run()
+    return result, run.stopped
+
+
+@contextmanager
+def _gentle_interrupt(run: TrainingRun, errors: Console) -> Iterator[None]:
+    """The first Ctrl-C asks the run to write a checkpoint and end; the second ends it as usual."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupted(*_: Any) -> None:
+        signal.signal(signal.SIGINT, before)
+        run.stop()
+        errors.print("stopping after this step, with a checkpoint (Ctrl-C again stops at once)")
+
+    try:
+        signal.signal(signal.SIGINT, interrupted)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,76 @@
+"""What is done to GRPO's advantages: KL to the reference as part of them, and rollouts that leave channel 1.
+
+KL in the loss needs an estimator with a sound gradient; the plain k1 = log π - log π_ref is sound only as a reward:
+A' = A - c·(KL_i - the mean KL of the group), KL_i summed over the tokens that a rollout generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from composer_replication.channels import HintedStates, at, hinted_states
+from composer_replication.distillation.fused.logprobs import fused_token_logprobs
+from composer_replication.trainer.reference_logprobs import model_fingerprint, reference_policy
+from composer_replication.trainer.teachers.frozen import FrozenTeacher
+
+
+class SequenceKL:
+    """KL of whole rollouts to the reference: the adapters off, or what a model without any was at the start."""
+
+    def __init__(self, model: nn.Module, coefficient: float) -> None:
+        self.coefficient = coefficient
+        self._reference = None if hasattr(model, "peft_config") else FrozenTeacher(model)
+        with reference_policy(model) as reference:
+            self._fingerprint = model_fingerprint(reference)
+
+    def adjusted(self, model: nn.Module, inputs: Mapping[str, Any], group: int, accelerator: Any) -> torch.Tensor:
+        """The advantages of (B,) rollouts with their KL taken in; groups may be spread over processes."""
+        advantages_B: torch.Tensor = inputs["advantages"]
+        if advantages_B.dim() != 1:
+            raise ValueError(f"kl_in_advantage needs one advantage per rollout, got shape {tuple(advantages_B.shape)}")
+        policy_B = _generated_logprobs(partial(hinted_states, model), inputs)
+        if self._reference is not None:
+            reference_B = _generated_logprobs(self._reference.hinted_states, inputs)
+        else:
+            with reference_policy(model) as reference:
+                reference_B = _generated_logprobs(partial(hinted_states, reference), inputs)
+        kl = accelerator.gather(policy_B - reference_B).view(-1, group)
+        centred = (kl - kl.mean(dim=1, keepdim=True)).flatten()
+        first = accelerator.process_index * advantages_B.shape[0]
+        return advantages_B - self.coefficient * centred[first : first + advantages_B.shape[0]]
+
+    def state_dict(self) -> str:
+        """Which reference it is; the weights themselves come with the model that a run starts from."""
+        return self._fingerprint
+
+    def load_state_dict(self, state: str) -> None:
+        """Raise ValueError if the checkpoint was made with another reference."""
+        if state != self._fingerprint:
+            raise ValueError(
+                "kl_in_advantage: the checkpoint was made with another reference policy; start from the model that the "
+                "run began with, and let resume_from_checkpoint load the rest"
+            )
+
+
+def routed_advantages(advantages: torch.Tensor, to_channel_2_B: torch.Tensor) -> torch.Tensor:
+    """Advantages with those rollouts at 0 that are left to channel 2 (SRPO)."""
+    routed = to_channel_2_B.view(-1, *[1] * (advantages.dim() - 1))
+    return advantages.masked_fill(routed, 0.0)
+
+
+@torch.no_grad()
+def _generated_logprobs(score: HintedStates, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """The (B,) summed log-probabilities of what the rollouts generated; tool text is context only."""
+    input_ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    attention_mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+    generated = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+    index_P2 = generated.nonzero() + torch.tensor([0, inputs["prompt_ids"].shape[1]], device=generated.device)
+    # Teachers score whatever context they are given; here it is the rollout as it was.
+    states = score({"ctx_teacher_input_ids": input_ids, "ctx_teacher_attention_mask": attention_mask}, index_P2)
+    logprobs_P = fused_token_logprobs(states.hidden, at(input_ids, index_P2), states.head)
+    return logprobs_P.new_zeros(input_ids.shape[0]).index_add(0, index_P2[:, 0], logprobs_P)

@@ -1,0 +1,235 @@
+"""Channels 2 and 3 as a trainer runs them: teacher, gate, TAID, pairs, their state and their log.
+
+The losses themselves are in `channels.py`. A trainer brings its own channel 1, hands over what its pass left behind,
+and tells when an optimiser step has ended.
+
+Shapes: P paired positions, S sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from composer_replication.causal_lm import HiddenStates
+from composer_replication.channels import Batch, compare_hinted, hint_divergence, replay_channel
+from composer_replication.distillation.fused.logprobs import fused_token_logprobs
+from composer_replication.distillation.taid import TAIDScheduler
+from composer_replication.trainer.channel_log import ChannelLog, Reduce
+from composer_replication.trainer.hint_gate import judge_sites
+from composer_replication.trainer.replay_pairs import ReplayPairs
+from composer_replication.trainer.settings import ChannelSettings
+from composer_replication.trainer.teachers import make_teacher
+
+
+class ChannelEngine:
+    """Everything that channels 2 and 3 keep between steps.
+
+    Args:
+        model: the policy, as it is before training.
+        settings: weights and options.
+        pairs: where channel 3 draws from; None leaves it off.
+        channels: the names under which a trainer reports, with their weights.
+        reduce: sums a vector over all processes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: ChannelSettings,
+        *,
+        pairs: ReplayPairs | None,
+        channels: Mapping[str, float],
+        reduce: Reduce = lambda sums: sums,
+        processes: int = 1,
+    ) -> None:
+        self.settings = settings
+        self.pairs = pairs if settings.beta_replay > 0 else None
+        self.teacher = (
+            make_teacher(settings.sdpo_teacher, model, rate=settings.ema_rate, mix=settings.trust_region_mix)
+            if settings.alpha_sdpo > 0
+            else None
+        )
+        self.log = ChannelLog(channels, settings.inactive_patience, reduce)
+        self._reduce = reduce
+        self._processes = processes
+        self._taid: TAIDScheduler | None = None
+        self._taid_state: dict[str, Any] | None = None
+
+    def begin(self, steps: int) -> None:
+        """Make what needs the number of optimiser steps of the whole run."""
+        if self.settings.sdpo_wrapper == "taid" and self.settings.alpha_sdpo > 0:
+            self._taid = TAIDScheduler(
+                max(1, steps),
+                t_start=self.settings.taid_t_start,
+                t_end=self.settings.taid_t_end,
+                alpha=self.settings.taid_alpha,
+                beta=self.settings.taid_beta,
+            )
+            if self._taid_state is not None:
+                self._taid.load_state_dict(self._taid_state)
+
+    @property
+    def taid_t(self) -> float:
+        """TAID's coefficient for the coming step."""
+        return self.settings.taid_t_start if self._taid is None else self._taid.t
+
+    def hint_loss(
+        self,
+        student: HiddenStates,
+        batch: Batch,
+        site_of_pair_P: torch.Tensor,
+        *,
+        share: float,
+        channel: str = "sdpo",
+        rewarded_S: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """Channel 2 over a micro-batch: the mean divergence of the sites that pass the gate, times `share`.
+
+        Args:
+            student: from the pass over `batch["input_ids"]`.
+            batch: `input_ids`, the hinted contexts and the index pairs.
+            site_of_pair_P: which site a pair belongs to.
+            share: this micro-batch's part of the optimiser step; the parts of a step sum to 1.
+            channel: under which name it is reported.
+            rewarded_S: whether a site stands in a rewarded rollout.
+
+        Returns:
+            The loss with gradient, without α; None if the gate let nothing through.
+        """
+        assert self.teacher is not None
+        comparison = compare_hinted(student, self.teacher.hinted_states, batch)
+        with torch.no_grad():
+            student_P, teacher_P = (
+                fused_token_logprobs(side.hidden.detach(), comparison.tokens, side.head)
+                for side in (comparison.student, comparison.teacher)
+            )
+            result = judge_sites(self.settings.hint_gate, student_P, teacher_P, site_of_pair_P, rewarded_S)
+            kept_P = result.kept_S[site_of_pair_P]
+        self.log.add(channel, "sites", result.kept_S.numel())
+        self.log.add(channel, "gap", result.gap_S.sum())
+        self.log.add(channel, "signed_gap", result.signed_gap_S.sum())
+        self.log.add(channel, "too_small", result.too_small)
+        self.log.add(channel, "conflicting", result.conflicting)
+        self.log.explain(channel, {"too_small": result.too_small, "conflicting": result.conflicting})
+        if not bool(kept_P.any()):
+            return None
+        loss, tokens = hint_divergence(
+            comparison, self.settings.divergence(self.taid_t), None if bool(kept_P.all()) else kept_P
+        )
+        loss = share * loss
+        self.log.add(channel, "loss", loss / self._processes)
+        self.log.add(channel, "active_tokens", tokens)
+        self.log.add(channel, "active_rows", torch.unique(comparison.student_index[kept_P, 0]).numel())
+        return loss
+
+    def collated_hint_loss(
+        self, student: HiddenStates, batch: Batch, *, share: float, channel: str
+    ) -> torch.Tensor | None:
+        """Channel 2 over a batch of the collator's, in which every teacher row is a site."""
+        site_of_pair_P = torch.unique(batch["sdpo_teacher_index"][:, 0], return_inverse=True)[1]
+        return self.hint_loss(student, batch, site_of_pair_P, share=share, channel=channel)
+
+    def replay_loss(self, model: nn.Module, batch: Batch, *, share: float) -> torch.Tensor:
+        """Channel 3 over a batch of pairs, times `share`, without β."""
+        loss, tokens = replay_channel(
+            model,
+            batch,
+            variant=self.settings.dpo_variant,
+            dpo_beta=self.settings.replay_dpo_beta,
+            simpo_beta=self.settings.simpo_beta,
+            simpo_gamma=self.settings.simpo_gamma,
+        )
+        loss = share * loss
+        self.log.add("replay", "loss", loss / self._processes)
+        self.log.add("replay", "active_tokens", tokens)
+        self.log.add("replay", "active_rows", batch["dpo_chosen_input_ids"].shape[0])
+        return loss
+
+    def end_step(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
+        """After an optimiser step: the teacher follows, TAID advances once, and the step's numbers come back."""
+        if self.pairs is None and self.settings.beta_replay > 0:
+            self.log.explain("replay", {"no_pairs": 1})
+        metrics = self.log.close(step, device)
+        if self.teacher is not None:
+            self.teacher.update()
+            truncation = getattr(self.teacher, "truncation", None)
+            if truncation is not None:
+                metrics["channels/sdpo/teacher_truncation"] = float(truncation)
+        if self._taid is not None:
+            # Without an active token there is no loss to learn from; the schedule goes on.
+            active = metrics["channels/sdpo/active_tokens"]
+            self._taid.update_t(metrics["channels/sdpo/loss"] if active else float("nan"), step)
+            metrics["channels/sdpo/taid_t"] = self._taid.t
+        return metrics
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that a checkpoint needs."""
+        state = {f"teacher.{name}": tensor for name, tensor in self._teacher_state().items()}
+        if self.pairs is not None and self.pairs.references is not None:
+            state["references"] = self.pairs.references.contiguous()
+        return state
+
+    def numbers(self) -> dict[str, Any]:
+        """The rest of what a checkpoint needs, as JSON takes it."""
+        return {
+            "teacher": None if self.teacher is None else self.teacher.kind,
+            "taid": None if self._taid is None else self._taid.state_dict(),
+            "pairs": None if self.pairs is None else self.pairs.state_dict(),
+            "log": self.log.state_dict(),
+        }
+
+    def load(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
+        """Go on where `tensors` and `numbers` were taken.
+
+        Raises:
+            ValueError: the checkpoint is of a run with another teacher or other pairs; the message says which.
+        """
+        kind = None if self.teacher is None else self.teacher.kind
+        if numbers["teacher"] != kind:
+            raise ValueError(
+                f"the checkpoint has the teacher {numbers['teacher']!r}, this run has {kind!r}: resume with the "
+                "settings of the checkpoint, or start anew in another output_dir"
+            )
+        if (numbers["pairs"] is None) != (self.pairs is None):
+            raise ValueError(
+                f"the checkpoint was made {'without' if numbers['pairs'] is None else 'with'} preference pairs, this "
+                f"run is {'without' if self.pairs is None else 'with'} them: resume with the same replay_dataset"
+            )
+        prefix = "teacher."
+        if self.teacher is not None:
+            self.teacher.load_state_dict(
+                {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            )
+        if self.pairs is not None:
+            self.pairs.load_state_dict(numbers["pairs"])
+            if "references" in tensors:
+                self.pairs.references = tensors["references"]
+        self._taid_state = numbers["taid"]
+        if self._taid is not None and self._taid_state is not None:
+            self._taid.load_state_dict(self._taid_state)
+        self.log.load_state_dict(numbers["log"])
+
+    def _teacher_state(self) -> dict[str, torch.Tensor]:
+        return {} if self.teacher is None else self.teacher.state_dict()
+
+
+def gradient_shares(
+    losses: Mapping[str, torch.Tensor | None], parameters: Sequence[nn.Parameter]
+) -> dict[str, float]:
+    """Each loss's part in the sum of the gradients' norms, over the parameters that train.
+
+    Costs a backward pass per loss and a second set of gradients while it lasts.
+    """
+    norms = {}
+    for channel, loss in losses.items():
+        if loss is None or not loss.requires_grad:
+            continue
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        squares = [gradient.float().pow(2).sum() for gradient in gradients if gradient is not None]
+        norms[channel] = float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+    total = sum(norms.values())
+    return {channel: norm / total if total else 0.0 for channel, norm in norms.items()}

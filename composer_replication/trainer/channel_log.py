@@ -1,0 +1,121 @@
+"""What the channels did in an optimiser step, added up over its micro-batches, and a loud word about a dead one."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+# What is added up per channel. The list is fixed, because every process must send the same sums.
+_ALWAYS = ("loss", "active_tokens", "active_rows")
+_OF_HINTS = ("sites", "gap", "signed_gap", "too_small", "conflicting")
+SUMS = {"grpo": _ALWAYS, "lm": _ALWAYS, "sdpo": _ALWAYS + _OF_HINTS, "traces": _ALWAYS + _OF_HINTS, "replay": _ALWAYS}
+# Reductions over all processes: a vector of sums, in and out.
+Reduce = Callable[[torch.Tensor], torch.Tensor]
+
+_WHY = {
+    "no_error": "rollouts without a failing turn",
+    "no_error_site": "traces without a failing turn",
+    "not_the_students_mistake": "errors that were not the student's mistake",
+    "no_hint": "errors for which the hint generator had nothing to say",
+    "header_not_found": "turns without the template's assistant header before them",
+    "turns_do_not_match": "rollouts whose turns could not be told apart",
+    "truncated": "turns that were cut",
+    "too_long": "hinted contexts above the length limit",
+    "no_sibling": "failed rollouts without a successful sibling",
+    "not_conversational": "prompts that are plain text, in which a hint has no place",
+    "too_small": "hints gated because the teacher barely differs",
+    "conflicting": "hints gated because they lower the probability of rewarded tokens",
+    "same_reward": "batches in which every rollout of a group got the same reward",
+    "no_pairs": "no preference pairs were given (replay_dataset)",
+}
+
+
+class InactiveChannelWarning(RuntimeWarning):
+    """A channel with a weight above 0 has not done anything for a while."""
+
+
+class ChannelLog:
+    """Sums of one optimiser step, and how long each channel has been silent.
+
+    Args:
+        weights: of the channels that are to be watched; one with weight 0 is off on purpose.
+        patience: optimiser steps of silence before a warning; 0 never warns.
+        reduce: sums a vector over all processes.
+
+    The weights name the channels that are there; those of weight 0 are neither watched nor reported.
+    """
+
+    def __init__(self, weights: Mapping[str, float], patience: int, reduce: Reduce = lambda sums: sums) -> None:
+        self._weights = dict(weights)
+        self._patience = patience
+        self._reduce = reduce
+        self._sums: dict[tuple[str, str], torch.Tensor | float] = {}
+        self._silent: Counter[str] = Counter()
+        self._reasons: dict[str, Counter[str]] = {channel: Counter() for channel in SUMS}
+
+    def add(self, channel: str, name: str, value: torch.Tensor | float) -> None:
+        """Add to a sum of this step, say the active tokens of `sdpo`; tensors stay where they are until the end."""
+        if name not in SUMS[channel]:
+            raise ValueError(f"channel {channel!r} has no sum {name!r}, only {', '.join(SUMS[channel])}")
+        value = value.detach() if isinstance(value, torch.Tensor) else value
+        self._sums[channel, name] = self._sums.get((channel, name), 0.0) + value
+
+    def explain(self, channel: str, reasons: Mapping[str, int]) -> None:
+        """Note why a channel had less to do than it could have had."""
+        self._reasons[channel].update(reasons)
+
+    def close(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
+        """End an optimiser step: its sums over all processes, and a warning for a channel that has been silent.
+
+        `gap` and `signed_gap` come back as means over the sites.
+        """
+        keys = [(channel, name) for channel in self._weights for name in SUMS[channel]]
+        values = torch.tensor([float(self._sums.get(key, 0.0)) for key in keys], dtype=torch.float64)
+        sums = dict(zip(keys, self._reduce(values.to(device)).tolist(), strict=True))
+        self._sums = {}
+        metrics: dict[str, float] = {}
+        for channel, weight in self._weights.items():
+            if weight == 0:
+                continue
+            of_channel = {name: sums[channel, name] for name in SUMS[channel]}
+            if sites := of_channel.get("sites"):
+                of_channel["gap"] /= sites
+                of_channel["signed_gap"] /= sites
+            metrics.update({f"channels/{channel}/{name}": value for name, value in of_channel.items()})
+            self._watch(channel, int(of_channel["active_tokens"]), step)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """How long channels have been silent and why; plain numbers."""
+        return {
+            "silent": dict(self._silent),
+            "reasons": {channel: dict(reasons) for channel, reasons in self._reasons.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self._silent = Counter(state["silent"])
+        self._reasons = {channel: Counter(state["reasons"].get(channel, {})) for channel in SUMS}
+
+    def _watch(self, channel: str, active_tokens: int, step: int) -> None:
+        if active_tokens > 0:
+            self._silent[channel] = 0
+            self._reasons[channel].clear()
+            return
+        self._silent[channel] += 1
+        if self._patience and self._silent[channel] % self._patience == 0:
+            reasons = ", ".join(
+                f"{count} {_WHY.get(reason, reason)}" if count > 1 else _WHY.get(reason, reason)
+                for reason, count in self._reasons[channel].most_common()
+                if reason in _WHY
+            )
+            warnings.warn(
+                f"channel {channel!r} has weight {self._weights[channel]:g} but was inactive for "
+                f"{self._silent[channel]} steps (until step {step}): {reasons or 'it was given nothing'}",
+                InactiveChannelWarning,
+                stacklevel=2,
+            )

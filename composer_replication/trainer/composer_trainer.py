@@ -1,0 +1,514 @@
+"""`ComposerReplicationTrainer`: TRL's GRPO with hint self-distillation at the turns that went wrong, and replay pairs.
+
+total = grpo + α·sdpo + β·trace_replay
+
+TRL generates, calls tools and scores. Then failing turns get hints, and while TRL's own loss runs its forward pass,
+the hidden states of that pass are kept: channel 2 compares them with what the teacher predicts for the same token ids
+with the hint in context, and channel 3 adds preference pairs from a sampler of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from trl import GRPOTrainer
+
+from composer_replication._arguments import check_choice, check_non_negative
+from composer_replication.causal_lm import HiddenStates, keeping_hidden_states, recognise_head, run_causal_lm
+from composer_replication.channels import DPOVariant
+from composer_replication.hint_generator import LayeredHints, as_collator_hint
+from composer_replication.loss import SDPOWrapper
+from composer_replication.trainer.advantages import SequenceKL, routed_advantages
+from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
+from composer_replication.trainer.channel_engine import ChannelEngine, gradient_shares
+from composer_replication.trainer.hint_gate import HintGate
+from composer_replication.trainer.hinted_rows import hinted_batch
+from composer_replication.trainer.metrics_file import MetricsFile
+from composer_replication.trainer.policy_checks import check_not_empty, check_policy
+from composer_replication.trainer.replay_source import replay_pairs
+from composer_replication.trainer.rollout_buffer import buffered_tensors, restored_buffer
+from composer_replication.trainer.rollout_hints import HintGenerator, find_hint_sites
+from composer_replication.trainer.rollouts import Rollout, TemplatedTokenizer, tool_definitions
+from composer_replication.trainer.settings import (
+    HINT_SOURCES,
+    ROUTINGS,
+    SDPO_TARGETS,
+    ChannelSettings,
+    HintSourceKind,
+    Routing,
+    SDPOTarget,
+    TeacherKind,
+)
+from composer_replication.trainer.step_ends import StepEnds
+from composer_replication.trainer.trace_batches import TraceBatches
+
+logger = logging.getLogger(__name__)
+
+_SITES = "hint_sites"
+_CANDIDATES = "hint_candidates"
+
+
+class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: ignore[misc]
+    """A `trl.GRPOTrainer` with three channels; with both weights 0 it is one, number for number.
+
+    Everything that `GRPOTrainer` takes is taken and handed on: objectives, tools, environments, `rollout_func`, LoRA.
+
+    Args:
+        alpha_sdpo: weight of channel 2, hint self-distillation.
+        beta_replay: weight of channel 3, preference pairs.
+        sdpo_jsd_beta: 0 forward KL, 1 reverse KL, between them the generalized JSD.
+        sdpo_temperature: divides student and teacher logits.
+        sdpo_token_clip: upper bound of one position's divergence.
+        replay_dpo_beta: β of DPO.
+        dpo_variant: "dpo", or "simpo" which needs no reference.
+        simpo_beta: β of SimPO.
+        simpo_gamma: target margin of SimPO.
+        sdpo_wrapper: "none", "taid" or "entropy_opd".
+        taid_t_start: where TAID's coefficient begins.
+        taid_t_end: where it ends.
+        taid_alpha: its adaptive step.
+        taid_beta: its momentum.
+        entropy_opd_h_max: entropy at which entropy-aware OPD is all forward KL; None is log V.
+        hint_generator: `(error_kind, error_meta) -> hint or None`; None is templates, then the error's own text.
+        hint_source: "error" hints at failing turns; "sibling" shows a failed rollout a successful one of its group;
+            "both" shows both at a failing turn.
+        hint_role: role of the hint's message; templates that refuse it there get "user".
+        hint_gate: which hints are left out; None keeps all.
+        sdpo_target: the turn that erred, or the one after it.
+        sdpo_teacher: "ema", "frozen", "live" (known to collapse) or "trust_region".
+        ema_rate: how far the average moves toward the policy after every optimiser step.
+        trust_region_mix: the policy's part in the logits of a trust-region teacher.
+        replay_dataset: preference pairs: of `extract_dpo_pairs`, normalised ones, or rows in TRL's preference form.
+        replay_batch_size: pairs per micro-batch; None is one for two rollouts.
+        replay_max_length: tokens of a prompt and one response.
+        trace_dataset: `TraceExample`s whose failing turns ride along in channel 2.
+        trace_batch_size: traces per micro-batch.
+        data_collator: a `ComposerDataCollator` for the traces; None makes one.
+        routing: "srpo" takes failed rollouts that have a hint out of channel 1.
+        success_threshold: the reward from which a rollout has succeeded; None: above its group's mean.
+        kl_in_advantage: c of A' = A - c·(KL - the group's mean KL), with the k1 estimate of KL to the reference.
+        inactive_patience: optimiser steps after which a silent channel is warned of; 0 never.
+        gradient_share_steps: every how many optimiser steps the channels' gradient norms are compared; 0 never. Costs a
+            backward pass per channel, and a second set of gradients, in one micro-batch of that step.
+        reference_cache: folder for the reference's log-probabilities; None is `output_dir/reference_logprobs`.
+
+    Raises:
+        ValueError: a setting out of range, an empty data set, or a model whose vocabulary does not fit its tokenizer.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        alpha_sdpo: float = 0.1,
+        beta_replay: float = 0.05,
+        sdpo_jsd_beta: float = 0.5,
+        sdpo_temperature: float = 1.0,
+        sdpo_token_clip: float | None = None,
+        replay_dpo_beta: float = 0.1,
+        dpo_variant: DPOVariant = "dpo",
+        simpo_beta: float = 2.0,
+        simpo_gamma: float = 1.0,
+        sdpo_wrapper: SDPOWrapper = "none",
+        taid_t_start: float = 0.4,
+        taid_t_end: float = 1.0,
+        taid_alpha: float = 5e-4,
+        taid_beta: float = 0.99,
+        entropy_opd_h_max: float | None = None,
+        hint_generator: HintGenerator | None = None,
+        hint_source: HintSourceKind = "error",
+        hint_role: str = "system",
+        hint_gate: HintGate | None = HintGate(),  # noqa: B008 - frozen
+        sdpo_target: SDPOTarget = "erring_turn",
+        sdpo_teacher: TeacherKind = "ema",
+        ema_rate: float = 0.05,
+        trust_region_mix: float = 0.05,
+        replay_dataset: Iterable[Any] | None = None,
+        replay_batch_size: int | None = None,
+        replay_max_length: int = 2048,
+        trace_dataset: Sequence[Any] | None = None,
+        trace_batch_size: int = 1,
+        data_collator: Any = None,
+        routing: Routing = "none",
+        success_threshold: float | None = None,
+        kl_in_advantage: float = 0.0,
+        inactive_patience: int = 20,
+        gradient_share_steps: int = 50,
+        reference_cache: str | Path | None = None,
+        **kwargs: Any,
+    ) -> None:
+        settings = ChannelSettings(
+            alpha_sdpo=alpha_sdpo,
+            beta_replay=beta_replay,
+            sdpo_jsd_beta=sdpo_jsd_beta,
+            sdpo_temperature=sdpo_temperature,
+            sdpo_token_clip=sdpo_token_clip,
+            replay_dpo_beta=replay_dpo_beta,
+            dpo_variant=dpo_variant,
+            simpo_beta=simpo_beta,
+            simpo_gamma=simpo_gamma,
+            sdpo_wrapper=sdpo_wrapper,
+            taid_t_start=taid_t_start,
+            taid_t_end=taid_t_end,
+            taid_alpha=taid_alpha,
+            taid_beta=taid_beta,
+            entropy_opd_h_max=entropy_opd_h_max,
+            hint_gate=hint_gate,
+            sdpo_teacher=sdpo_teacher,
+            ema_rate=ema_rate,
+            trust_region_mix=trust_region_mix,
+            inactive_patience=inactive_patience,
+            gradient_share_steps=gradient_share_steps,
+        )
+        check_choice("hint_source", hint_source, HINT_SOURCES)
+        check_choice("sdpo_target", sdpo_target, SDPO_TARGETS)
+        check_choice("routing", routing, ROUTINGS)
+        check_non_negative("kl_in_advantage", kl_in_advantage)
+        if routing == "srpo" and alpha_sdpo == 0:
+            raise ValueError("routing='srpo' sends failed rollouts to channel 2, but alpha_sdpo is 0")
+        check_not_empty("train_dataset", kwargs.get("train_dataset", args[3] if len(args) > 3 else None))
+        check_not_empty("trace_dataset", trace_dataset)
+        super().__init__(*args, **kwargs)
+        check_policy(self.model, self._tokenizer)
+        self.hint_generator = hint_generator or as_collator_hint(LayeredHints())
+        self.hint_source, self.hint_role, self.sdpo_target = hint_source, hint_role, sdpo_target
+        self.routing, self.success_threshold = routing, success_threshold
+        self._templated = TemplatedTokenizer(
+            self._tokenizer,
+            getattr(self, "chat_template", None) or self._tokenizer.chat_template,
+            getattr(self, "chat_template_kwargs", None) or {},
+        )
+        self._last_rollouts: list[Rollout] = []
+        self._last_rewards: torch.Tensor | None = None
+        self._reward_texts: list[Any] | None = None
+        self._train_sampler: Any = None
+        on_policy = alpha_sdpo > 0
+        self._keeps_states = on_policy and recognise_head(self.model) is not None
+        self._replay_batch_size = replay_batch_size or max(1, self.args.per_device_train_batch_size // 2)
+        pairs = None
+        if beta_replay > 0 and replay_dataset is not None:
+            pairs = replay_pairs(
+                self.model,
+                self._templated,
+                replay_dataset,
+                max_length=replay_max_length,
+                needs_reference=dpo_variant == "dpo",
+                cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
+                batch_size=self._replay_batch_size,
+                seed=self.args.seed,
+                process_index=self.accelerator.process_index,
+                num_processes=self.accelerator.num_processes,
+            )
+        self._traces = None
+        if on_policy and trace_dataset is not None:
+            self._traces = TraceBatches.for_trainer(
+                trace_dataset,
+                data_collator,
+                self._templated,
+                hint_generator=self.hint_generator,
+                hint_role=hint_role,
+                sdpo_target=sdpo_target,
+                batch_size=trace_batch_size,
+                seed=self.args.seed,
+                process_index=self.accelerator.process_index,
+                num_processes=self.accelerator.num_processes,
+            )
+        self._sequence_kl = SequenceKL(self.model, kl_in_advantage) if kl_in_advantage > 0 else None
+        weights = {"grpo": 1.0, "sdpo": alpha_sdpo, "replay": beta_replay}
+        if self._traces is not None:
+            weights["traces"] = alpha_sdpo
+        self.channels = ChannelEngine(
+            self.model,
+            settings,
+            pairs=pairs,
+            channels=weights,
+            reduce=lambda sums: self.accelerator.reduce(sums, reduction="sum"),
+            processes=self.accelerator.num_processes,
+        )
+        self.add_callback(StepEnds(self))
+        self.add_callback(MetricsFile(Path(self.args.output_dir, "metrics.jsonl")))
+
+    # What TRL generates is kept, because its tensors no longer say which turn is which.
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        result = super()._generate(prompts)
+        if self._wants_rollouts():
+            prompt_ids, completion_ids, tool_mask, completions = result[:4]
+            self._reward_texts = result[5].get("hints")
+            self._last_rollouts = [
+                Rollout(
+                    prompt=prompt if isinstance(prompt, list) else [],
+                    messages=completion if isinstance(completion, list) and self.rollout_func is None else [],
+                    prompt_ids=list(prompt_ids[row]),
+                    completion_ids=list(completion_ids[row]),
+                    generated=[1] * len(completion_ids[row]) if tool_mask is None else list(tool_mask[row]),
+                    tools=self._tool_definitions(row),
+                )
+                for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+            ]
+        return result
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        rewards_per_func: torch.Tensor = super()._calculate_rewards(*args, **kwargs)
+        for name, column in zip(self.reward_func_names, rewards_per_func.T, strict=True):
+            if bool(torch.isinf(column).any()):
+                raise ValueError(f"the reward function {name!r} gave an infinite reward: no advantage follows from it")
+        weights = self.reward_weights.to(rewards_per_func.device)
+        unscored = torch.isnan(rewards_per_func).all(dim=1)
+        if bool(unscored.any()):
+            # TRL gives such rollouts no advantage; the log says how many there were.
+            self._metrics["train" if self.model.training else "eval"]["rewards/unscored"].append(
+                unscored.float().sum().item()
+            )
+        rewards = (rewards_per_func * weights).nansum(dim=1)
+        self._last_rewards = rewards.masked_fill(unscored, float("nan"))
+        return rewards_per_func
+
+    def _log_completion_extra(self, column: str, values: list[Any]) -> None:
+        """A reward function's `log_extra("hint", [...])` is a text per rollout (or None) for channel 2."""
+        if column == "hint":
+            self._reward_texts = list(values)
+            values = ["" if value is None else str(value) for value in values]
+        super()._log_completion_extra(column, values)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._reward_texts = None
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if not self.model.training:
+            return output
+        if self._sequence_kl is not None:
+            group = self.num_generations
+            output["advantages"] = self._sequence_kl.adjusted(self.model, output, group, self.accelerator)
+        if self.channels.settings.alpha_sdpo > 0:
+            self._add_hint_sites(output)
+        return output
+
+    def _add_hint_sites(self, output: dict[str, Any]) -> None:
+        rows = len(self._last_rollouts)
+        assert self._last_rewards is not None
+        first = self.accelerator.process_index * rows
+        rewards = self._last_rewards[first : first + rows].tolist()
+        group = self.num_generations
+        succeeded = _succeeded(self._last_rewards.tolist(), group, self.success_threshold)[first : first + rows]
+        environments = self.environments or [None] * rows
+        sites, reasons = find_hint_sites(
+            self._last_rollouts,
+            tokenizer=self._templated,
+            hint_generator=self.hint_generator,
+            hint_source=self.hint_source,
+            hint_role=self.hint_role,
+            sdpo_target=self.sdpo_target,
+            feedback=[_feedback(environment) for environment in environments],
+            reward_texts=self._reward_texts or [None] * rows,
+            rewards=rewards,
+            groups=[(first + row) // group for row in range(rows)],
+            succeeded=succeeded,
+            max_length=_context_limit(self.model),
+        )
+        # A completion that TRL masks out (truncated, and `mask_truncated_completions`) carries no loss here either.
+        masked_out = output["completion_mask"].sum(dim=1) == 0
+        sites = [[] if masked_out[row] else of_row for row, of_row in enumerate(sites)]
+        self.channels.log.explain("sdpo", reasons)
+        output[_SITES] = sites
+        tokens = sum(stop - start for of_row in sites for site in of_row for start, stop in site.spans)
+        device = self.accelerator.device
+        output[_CANDIDATES] = self.accelerator.reduce(torch.tensor(float(tokens), device=device), reduction="sum")
+        if self.routing == "srpo":
+            has_site = torch.tensor([bool(of_row) for of_row in sites], device=device)
+            failed = torch.tensor([not good for good in succeeded], device=device)
+            output["advantages"] = routed_advantages(output["advantages"], failed & has_site)
+        self._last_rollouts = []
+
+    # The loss.
+
+    def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """GRPO's loss as TRL computes it, plus what channels 2 and 3 add in training."""
+        if not self.model.training or not self._has_channels():
+            policy_loss: torch.Tensor = super()._compute_loss(model, inputs)
+            return policy_loss
+        with keeping_hidden_states(model) as kept:
+            policy_loss = super()._compute_loss(model, inputs)
+        parts: dict[str, torch.Tensor | None] = {"grpo": policy_loss}
+        self._log_policy(policy_loss, inputs)
+        settings = self.channels.settings
+        share = 1.0 / self.current_gradient_accumulation_steps
+        if settings.alpha_sdpo > 0 and inputs.get(_SITES) is not None:
+            parts["sdpo"] = _weighted(
+                settings.alpha_sdpo, self._hint_loss(model, inputs, kept.hidden_states() if self._keeps_states else None)
+            )
+        if self._traces is not None:
+            batch = self._traces.next_batch(self.accelerator.device)
+            if batch is None:
+                self.channels.log.explain("traces", {"no_hint": 1})
+            else:
+                parts["traces"] = _weighted(settings.alpha_sdpo, self._compute_sdpo_loss(model, batch, share=share))
+        if self.channels.pairs is not None:
+            batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
+            parts["replay"] = settings.beta_replay * self._compute_trace_replay_loss(model, batch, share=share)
+        if self._is_share_step():
+            self._log_gradient_shares(parts)
+        return torch.stack([part for part in parts.values() if part is not None]).sum()
+
+    def _hint_loss(
+        self, model: nn.Module, inputs: dict[str, Any], student: HiddenStates | None
+    ) -> torch.Tensor | None:
+        sites = inputs[_SITES]
+        built = hinted_batch(inputs, sites, pad_token_id=self._tokenizer.pad_token_id)
+        if built is None:
+            return None
+        batch, site_of_pair_P = built
+        if student is None:
+            # The model's head cannot be used apart from it: a pass of our own, with a warning, gives what is needed.
+            student = run_causal_lm(model, batch["input_ids"], batch["attention_mask"])
+        # The candidates of the generation batch, brought down to one accumulation window as TRL does for its own
+        # normaliser; gradients are averaged over the processes, hence the factor.
+        window = inputs[_CANDIDATES] * self.current_gradient_accumulation_steps / self.args.steps_per_generation
+        share = float(site_of_pair_P.numel() / window) * self.accelerator.num_processes
+        rewarded_B = inputs["advantages"] > 0
+        row_of_site = [row for row, of_row in enumerate(sites) for _ in of_row]
+        rewarded_S = (rewarded_B if rewarded_B.dim() == 1 else rewarded_B.any(dim=1))[row_of_site]
+        return self.channels.hint_loss(student, batch, site_of_pair_P, share=share, rewarded_S=rewarded_S)
+
+    def _compute_sdpo_loss(
+        self, model: nn.Module, inputs: Mapping[str, torch.Tensor], *, share: float = 1.0
+    ) -> torch.Tensor:
+        """Channel 2 over a batch of the collator's: a pass of the student's own, then as for rollouts.
+
+        Returns 0, with no gradient to give, if α is 0, the batch has no hinted contexts, or the gate leaves none.
+        """
+        student = run_causal_lm(model, inputs["input_ids"], inputs.get("attention_mask"))
+        nothing = student.hidden.sum() * 0.0
+        if self.channels.settings.alpha_sdpo == 0 or "ctx_teacher_input_ids" not in inputs:
+            return nothing
+        loss = self.channels.collated_hint_loss(student, inputs, share=share, channel="traces")
+        return nothing if loss is None else loss
+
+    def _compute_trace_replay_loss(
+        self, model: nn.Module, inputs: Mapping[str, torch.Tensor], *, share: float = 1.0
+    ) -> torch.Tensor:
+        """Channel 3 over a batch with `dpo_*` keys, reference log-probabilities included."""
+        return self.channels.replay_loss(model, inputs, share=share)
+
+    # Steps, metrics.
+
+    def _has_channels(self) -> bool:
+        settings = self.channels.settings
+        return settings.alpha_sdpo > 0 or settings.beta_replay > 0
+
+    def _wants_rollouts(self) -> bool:
+        return self.channels.settings.alpha_sdpo > 0 and self.model.training
+
+    def _log_policy(self, policy_loss: torch.Tensor, inputs: dict[str, Any]) -> None:
+        mask = inputs["completion_mask"]
+        mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
+        log = self.channels.log
+        log.add("grpo", "loss", policy_loss / self.accelerator.num_processes)
+        # Rows without an advantage move nothing.
+        moving = inputs["advantages"] != 0
+        moving_B1 = (moving if moving.dim() == 1 else moving.any(dim=1)).unsqueeze(1)
+        log.add("grpo", "active_tokens", (mask * moving_B1).sum())
+        log.add("grpo", "active_rows", moving_B1.sum())
+        if not bool(moving.any()):
+            log.explain("grpo", {"same_reward": 1})
+
+    def _is_share_step(self) -> bool:
+        every = self.channels.settings.gradient_share_steps
+        return bool(every) and self.accelerator.sync_gradients and self.state.global_step % every == 0
+
+    def _log_gradient_shares(self, parts: Mapping[str, torch.Tensor | None]) -> None:
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        try:
+            shares = gradient_shares(parts, trained)
+        except RuntimeError as error:
+            # Reentrant gradient checkpointing cannot be asked for gradients of a part.
+            logger.warning("gradient shares are not available here: %s", str(error).splitlines()[0])
+            return
+        for channel, share in shares.items():
+            self._metrics["train"][f"channels/{channel}/gradient_share"].append(share)
+
+    def end_step(self) -> None:
+        """After an optimiser step: teacher, TAID, metrics and the watch over silent channels."""
+        if not self._has_channels():
+            return
+        for name, value in self.channels.end_step(self.state.global_step, self.accelerator.device).items():
+            self._metrics["train"][name].append(value)
+
+    def _tool_definitions(self, row: int) -> list[dict[str, Any]] | None:
+        if self.environment_factories is not None:
+            return tool_definitions(self._env_tools[self._batch_environments[row]])
+        return tool_definitions(self.tools)
+
+    # Checkpoints.
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        self._train_sampler = super()._get_train_sampler(dataset)
+        return self._train_sampler
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
+        epochs, steps = super()._init_training_state(*args, **kwargs)
+        # TRL's sampler draws a permutation per epoch from one generator and knows no epochs: a resumed run would see
+        # the first epoch's order again.
+        if self._train_sampler is not None and self._train_sampler.shuffle:
+            for _ in range(epochs):
+                torch.randperm(self._train_sampler.num_samples, generator=self._train_sampler.generator)
+        return epochs, steps
+
+    def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Rollouts that are still to be used, metrics that are not logged yet, and where the traces are."""
+        tensors, rows = buffered_tensors(self._buffered_inputs if self._is_buffer_in_use() else None, _SITES)
+        return tensors, {
+            "step": self._step,
+            "buffer": rows,
+            "metrics": {name: list(values) for name, values in self._metrics["train"].items()},
+            "traces": None if self._traces is None else self._traces.state_dict(),
+            "reference": None if self._sequence_kl is None else self._sequence_kl.state_dict(),
+        }
+
+    def load_own_state(self, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> None:
+        """Restore what `own_state` gave."""
+        if self._sequence_kl is not None and numbers["reference"] is not None:
+            self._sequence_kl.load_state_dict(numbers["reference"])
+        if self._traces is not None and numbers["traces"] is not None:
+            self._traces.load_state_dict(numbers["traces"])
+        self._step = numbers["step"]
+        self._buffered_inputs = restored_buffer(tensors, numbers["buffer"], _SITES, self.accelerator.device)
+        for name, values in numbers["metrics"].items():
+            self._metrics["train"][name] = list(values)
+
+    def _is_buffer_in_use(self) -> bool:
+        return self._buffered_inputs is not None and self._step % (
+            self.args.steps_per_generation * self.num_iterations
+        ) != 0
+
+
+def _weighted(weight: float, loss: torch.Tensor | None) -> torch.Tensor | None:
+    return None if loss is None else weight * loss
+
+
+def _feedback(environment: Any) -> Any:
+    say = getattr(environment, "_feedback", None)
+    return say() if callable(say) else None
+
+
+def _succeeded(rewards: Sequence[float], group: int, threshold: float | None) -> list[bool]:
+    """Whether each rollout did well: from a threshold on, or better than its group on average."""
+    if threshold is not None:
+        return [reward >= threshold for reward in rewards]
+    good = []
+    for start in range(0, len(rewards), group):
+        of_group = rewards[start : start + group]
+        scored = [reward for reward in of_group if not math.isnan(reward)]
+        mean = sum(scored) / len(scored) if scored else 0.0
+        good += [reward > mean for reward in of_group]
+    return good
+
+
+def _context_limit(model: nn.Module) -> int | None:
+    config: Any = getattr(model, "config", None)
+    limit = getattr(config.get_text_config() if hasattr(config, "get_text_config") else config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) else None

@@ -1,0 +1,110 @@
+"""What a run would do, without loading a weight: its data, its memory, and which channels will be live."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from composer_replication.config import Config
+from composer_replication.trainer.memory_estimate import MemoryEstimate, estimate_memory
+from composer_replication.trainer.model_loading import check_model, check_tools, empty_model, load_tokenizer
+from composer_replication.trainer.run_directory import RunDirectory, step_of
+from composer_replication.trainer.training_data import TrainingData, load_training_data, makes_tool_calls
+from composer_replication.trainer.training_run import check_environment
+
+
+@dataclass(frozen=True)
+class ChannelPlan:
+    """Whether a channel will have something to learn from, and why (not). The first has no weight."""
+
+    channel: str
+    weight: float | None
+    live: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The plan of a run."""
+
+    config: Config
+    counts: dict[str, dict[str, int]]
+    channels: tuple[ChannelPlan, ...]
+    memory: MemoryEstimate
+    resumes_from: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "config": self.config.as_dict(),
+            "data": self.counts,
+            "channels": [asdict(plan) for plan in self.channels],
+            "memory_estimate_bytes": self.memory.as_dict(),
+            "resumes_from_step": self.resumes_from,
+        }
+
+
+def dry_run(config: Config) -> DryRun:
+    """Read the data, the tokenizer and the model's shapes, and check all that can be checked before training.
+
+    Raises:
+        ValueError: what would stop the run; the message names the setting.
+    """
+    checkpoint = RunDirectory(config.training.output_dir).checkpoint(config)
+    check_environment(config)
+    data = load_training_data(config.data)
+    tokenizer = load_tokenizer(config.model)
+    if config.environment is not None and config.environment.class_ is not None:
+        check_tools(tokenizer, "environment.class")
+    if makes_tool_calls(data):
+        check_tools(tokenizer, "data.traces")
+    model = empty_model(config.model)
+    check_model(model, tokenizer, config.model)
+    return DryRun(
+        config=config,
+        counts=data.counts,
+        channels=channel_plans(config, data),
+        memory=estimate_memory(config, model),
+        resumes_from=0 if checkpoint is None else step_of(checkpoint),
+    )
+
+
+def channel_plans(config: Config, data: TrainingData) -> tuple[ChannelPlan, ...]:
+    """The three channels, as far as the data tells beforehand."""
+    grpo, sdpo, replay = config.channels.grpo, config.channels.sdpo, config.channels.replay
+    if config.environment is not None:
+        prompts = data.counts["prompts"]["prompts"]
+        first = ChannelPlan("grpo", None, True, f"{prompts:,} prompts, {grpo.num_generations} rollouts of each")
+    else:
+        turns = data.counts["traces"]["assistant_turns"]
+        first = ChannelPlan("cross-entropy", None, True, f"no environment: imitates {turns:,} assistant turns")
+    return (
+        first,
+        ChannelPlan("sdpo", sdpo.alpha, *_sdpo(config, data)),
+        ChannelPlan("replay", replay.beta, *_replay(config, data)),
+    )
+
+
+def _sdpo(config: Config, data: TrainingData) -> tuple[bool, str]:
+    if not config.channels.sdpo.alpha:
+        return False, "its weight is 0"
+    counts = data.counts.get("traces", {})
+    hinted, errors = counts.get("error_turns_with_hint", 0), counts.get("error_turns", 0)
+    reasons = []
+    if config.environment is not None:
+        source = {"error": "errors", "sibling": "successful siblings", "both": "errors and successful siblings"}
+        reasons.append(f"{source[config.channels.sdpo.hint_source]} of the rollouts")
+    if hinted:
+        reasons.append(f"{hinted:,} of {errors:,} error turns in the traces have a hint")
+    if reasons:
+        return True, "; ".join(reasons)
+    return False, f"none of the {errors:,} error turns in the traces has a hint" if errors else "no error in the traces"
+
+
+def _replay(config: Config, data: TrainingData) -> tuple[bool, str]:
+    if not config.data.pairs:
+        return False, "there are no pairs (data.pairs)"
+    if not config.channels.replay.beta:
+        return False, "its weight is 0"
+    counts = data.counts["pairs"]
+    return True, f"{counts['usable']:,} of {counts['pairs']:,} pairs can be used"

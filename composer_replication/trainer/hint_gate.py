@@ -1,0 +1,77 @@
+"""The gate before channel 2: hints that say nothing, or that argue against what was rewarded, are left out.
+
+The gap of a site is how much the hint changes the log-probabilities of the turn's own tokens. A hint whose teacher
+barely differs teaches nothing and costs a divergence; the gap predicts the gain, so it is logged either way.
+
+Shapes: P paired positions, S sites.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from composer_replication._arguments import check_non_negative
+
+
+@dataclass(frozen=True)
+class HintGate:
+    """`min_gap` is the least mean change of a token's log-probability, in nats. `drop_conflicts` leaves out hints that
+    make the tokens of a rewarded turn (advantage above 0) less likely: channel 1 is raising the same tokens."""
+
+    min_gap: float = 0.01
+    drop_conflicts: bool = True
+
+    def __post_init__(self) -> None:
+        check_non_negative("min_gap", self.min_gap)
+
+
+class GateResult(NamedTuple):
+    """Which sites stay (S,), the mean absolute and the signed change of a token's log-probability per site (S,), and
+    how many sites each rule left out. The signed one is the student's minus the teacher's: positive where the hint
+    makes the turn less likely."""
+
+    kept_S: torch.Tensor
+    gap_S: torch.Tensor
+    signed_gap_S: torch.Tensor
+    too_small: int
+    conflicting: int
+
+
+def judge_sites(
+    gate: HintGate | None,
+    student_logprobs_P: torch.Tensor,
+    teacher_logprobs_P: torch.Tensor,
+    site_of_pair_P: torch.Tensor,
+    rewarded_S: torch.Tensor | None = None,
+) -> GateResult:
+    """Measure every site, and decide which of them go on to the divergence; without a gate, all do.
+
+    Args:
+        gate: the rules, or None.
+        student_logprobs_P: of the turns' own tokens, without the hint.
+        teacher_logprobs_P: of the same tokens, with it.
+        site_of_pair_P: the number of the site that a position belongs to, from 0 without gaps.
+        rewarded_S: whether a site's turn is in a rewarded rollout; None where there are no rewards.
+    """
+    sites = int(site_of_pair_P.max()) + 1
+    change_P = student_logprobs_P.detach().float() - teacher_logprobs_P.detach().float()
+    gap_S, signed_gap_S = (_mean_per_site(values_P, site_of_pair_P, sites) for values_P in (change_P.abs(), change_P))
+    kept_S = torch.ones_like(gap_S, dtype=torch.bool)
+    if gate is None:
+        return GateResult(kept_S, gap_S, signed_gap_S, 0, 0)
+    small_S = gap_S < gate.min_gap
+    conflicting_S = torch.zeros_like(small_S)
+    if gate.drop_conflicts and rewarded_S is not None:
+        conflicting_S = rewarded_S.to(small_S.device) & (signed_gap_S > 0) & ~small_S
+    return GateResult(
+        ~(small_S | conflicting_S), gap_S, signed_gap_S, int(small_S.sum()), int(conflicting_S.sum())
+    )
+
+
+def _mean_per_site(values_P: torch.Tensor, site_of_pair_P: torch.Tensor, sites: int) -> torch.Tensor:
+    sums_S = values_P.new_zeros(sites).index_add(0, site_of_pair_P, values_P)
+    counts_S = torch.bincount(site_of_pair_P, minlength=sites)
+    return sums_S / counts_S.clamp(min=1)

@@ -1,0 +1,198 @@
+"""The model and the tokenizer that a configuration names, checked before anything is trained."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from composer_replication._optional import require
+from composer_replication._tiny.tokenizer import _template_text
+from composer_replication.config.resolving import BUNDLED_MODEL
+
+if TYPE_CHECKING:
+    from composer_replication.config.sections import LoraSection, ModelSection
+
+# A turn's borders must be tokens of their own: spelt out in pieces, they are text that no model has seen.
+_CHATML = ("<|im_start|>", "<|im_end|>")
+
+
+def load_tokenizer(settings: ModelSection) -> Any:
+    """The tokenizer, with the chat template that the settings name, and a token to pad with.
+
+    Raises:
+        ValueError: there is none, or it has no chat template; the message says which setting is to blame.
+    """
+    from transformers import AutoTokenizer
+
+    if settings.name == BUNDLED_MODEL:
+        from composer_replication._tiny.smollm2 import smollm2_file
+
+        file = smollm2_file()
+        require("gguf", "quickstart")
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    else:
+        place = model_place(settings)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(place, revision=settings.revision)
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(_not_loaded(settings, "tokenizer", error)) from error
+    template = _chat_template(settings.chat_template)
+    if template is not None:
+        missing = [mark for mark in _CHATML if mark in template and mark not in tokenizer.get_vocab()]
+        if missing:
+            raise ValueError(
+                f"model.chat_template: {settings.chat_template} uses {missing[0]}, which is no token of {settings.name}"
+            )
+        tokenizer.chat_template = template
+    if not tokenizer.chat_template:
+        raise ValueError(
+            f"model.chat_template: {settings.name} has no chat template of its own; set it to qwen2_5, or to a file"
+        )
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise ValueError(f"model.name: the tokenizer of {settings.name} has neither a padding nor an end token")
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(settings: ModelSection) -> Any:
+    """The model with its weights, in `settings.dtype`.
+
+    Raises:
+        ValueError: it cannot be loaded; the message says why.
+    """
+    from transformers import AutoModelForCausalLM
+
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    if settings.name == BUNDLED_MODEL:
+        from composer_replication._tiny.smollm2 import load_smollm2
+
+        model, _ = load_smollm2()
+        if settings.attn_implementation is not None:
+            model.set_attn_implementation(settings.attn_implementation)
+        return model.to(dtype)
+    place = model_place(settings)
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            place, revision=settings.revision, dtype=dtype, attn_implementation=settings.attn_implementation
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ValueError(_not_loaded(settings, "model", error)) from error
+
+
+def empty_model(settings: ModelSection) -> Any:
+    """The model without its weights, on the meta device: for its shapes.
+
+    Raises:
+        ValueError: its configuration cannot be loaded, or is of no causal language model.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if settings.name == BUNDLED_MODEL:
+        from composer_replication._tiny.smollm2 import smollm2_file
+
+        file = smollm2_file()
+        require("gguf", "quickstart")
+        arguments: dict[str, Any] = {"gguf_file": file.name}
+        place = str(file.parent)
+    else:
+        arguments, place = {"revision": settings.revision}, model_place(settings)
+    try:
+        config = AutoConfig.from_pretrained(place, **arguments)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, settings.dtype))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(_not_loaded(settings, "model", error)) from error
+
+
+def check_model(model: Any, tokenizer: Any, settings: ModelSection) -> None:
+    """Require a head, and a row of it and of the embeddings for every token that the tokenizer can give.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    get_head = getattr(model, "get_output_embeddings", None)
+    head = get_head() if get_head is not None else None
+    if head is None:
+        raise ValueError(
+            f"model.name: {settings.name} ({type(model).__name__}) has no output embeddings to predict with"
+        )
+    rows = min(model.get_input_embeddings().weight.shape[0], head.weight.shape[0])
+    tokens = max(len(tokenizer), max(tokenizer.get_vocab().values(), default=-1) + 1)
+    if tokens > rows:
+        raise ValueError(
+            f"model.name: the tokenizer of {settings.name} has {tokens:,} tokens and the model rows for {rows:,}: "
+            "they do not belong together"
+        )
+
+
+def check_tools(tokenizer: Any, needed_by: str) -> None:
+    """Require a chat template that renders tool calls and their results.
+
+    Raises:
+        ValueError: otherwise; names what needs them.
+    """
+    templates = require("trl.chat_template_utils", "train")
+    if not templates.supports_tool_calling(tokenizer):
+        raise ValueError(
+            f"model.chat_template: the template renders no tool calls, and {needed_by} needs them; set it to qwen2_5, "
+            "or to a file"
+        )
+
+
+def lora_config(settings: LoraSection) -> Any:
+    """The settings in PEFT's form.
+
+    Raises:
+        MissingExtraError: PEFT is not installed.
+    """
+    peft = require("peft", "train")
+    targets = settings.target_modules
+    return peft.LoraConfig(
+        r=settings.r,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules="all-linear" if targets == ("all-linear",) else list(targets),
+        use_rslora=settings.rslora,
+        task_type="CAUSAL_LM",
+    )
+
+
+def model_place(settings: ModelSection) -> str:
+    """A directory, or a hub id.
+
+    Raises:
+        ValueError: it looks like a directory, and is none.
+    """
+    path = Path(settings.name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"model.name: {settings.name} holds no model: there is no config.json in it")
+        return str(path)
+    looks_local = path.is_absolute() or settings.name.startswith((".", "~")) or settings.name.count("/") > 1
+    if looks_local or (os.sep != "/" and os.sep in settings.name) or path.exists():
+        raise ValueError(f"model.name: {settings.name}: there is no such directory")
+    return settings.name
+
+
+def _chat_template(name: str) -> str | None:
+    """The text of a template; None keeps the tokenizer's own."""
+    if name == "keep":
+        return None
+    if name == "qwen2_5":
+        return _template_text("qwen2_5.jinja")
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ValueError(f"model.chat_template: {name}: there is no such file; or say keep, or qwen2_5")
+    return path.read_text(encoding="utf-8")
+
+
+def _not_loaded(settings: ModelSection, what: str, error: Exception) -> str:
+    if Path(settings.name).expanduser().is_dir():
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return f"model.name: the {what} in {settings.name} cannot be loaded: {reason[:300]}"
+    from_hub = " ".join(str(error).split("\n", 1)[0].split())
+    return f"model.name: {settings.name} is no directory here, and its {what} is not to be had: {from_hub[:300]}"

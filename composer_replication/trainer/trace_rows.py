@@ -1,0 +1,188 @@
+"""One conversation of a trace as a row of token ids, with the places in it that a hint would have helped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jinja2.exceptions import TemplateError
+
+from composer_replication.hint_generator.kinds import is_students_mistake
+from composer_replication.rendering import (
+    AssistantTurn,
+    accepted_hint_role,
+    hint_message_ids,
+    render_conversation,
+)
+from composer_replication.traces import Turn
+from composer_replication.trainer.conversations import Conversation
+
+HintGenerator = Callable[[str, dict[str, Any]], str | None]
+SDPOTarget = Literal["erring_turn", "recovery_turn"]
+
+
+@dataclass(frozen=True)
+class HintedTurn:
+    """A turn that channel 2 learns from: `ids` are its context with the hint spliced in, and the turn itself, to its
+    end. Its tokens stand at `[start, stop)` in the row, and in `ids` `shift` further to the right."""
+
+    ids: list[int]
+    start: int
+    stop: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class TraceRow:
+    """A conversation as the student sees it. `response_mask` is 1 on the tokens that carry loss."""
+
+    ids: list[int]
+    response_mask: list[int]
+    sites: list[HintedTurn]
+
+
+@dataclass
+class RowStats:
+    """What became of the conversations.
+
+    `sites` are turns with a hint. `sites_dropped` counts errors without one by reason: "not the student's mistake", "no
+    recovery turn", "truncated" (it stands in the part of a long row that was cut), "too long" (hint and turn exceed the
+    limit), "refused by the chat template". `hints_missing` are those that the hint generator had nothing to say about.
+    `hint_role_used` counts the hints by the role they were given in. `truncated_tokens` were cut from `truncated_rows`.
+    """
+
+    rows: int = 0
+    sites: int = 0
+    sites_dropped: Counter[str] = field(default_factory=Counter)
+    hints_missing: int = 0
+    hint_role_used: Counter[str] = field(default_factory=Counter)
+    truncated_rows: int = 0
+    truncated_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class RowMaker:
+    """Makes rows of conversations; without a hint generator, rows have no sites."""
+
+    tokenizer: Any
+    max_length: int
+    hint_generator: HintGenerator | None
+    target: SDPOTarget
+    hint_role: str
+    train_on_errors: bool
+
+    def row(
+        self,
+        conversation: Conversation,
+        turns: Sequence[Turn],
+        tools: Sequence[dict[str, Any]] | None,
+        stats: RowStats,
+    ) -> TraceRow:
+        """Render one conversation of the trace that has these turns.
+
+        A row that is too long loses what follows the last turn that carries loss, then its beginning.
+
+        Raises:
+            ValueError: the chat template refuses the conversation, or cannot be aligned.
+        """
+        try:
+            rendered = render_conversation(self.tokenizer, conversation.messages, tools=tools)
+        except (TemplateError, TypeError) as error:
+            raise ValueError(f"the chat template refuses the conversation: {' '.join(str(error).split())}") from error
+        spans = {turn.message: turn for turn in rendered.turns}
+        mask = [0] * len(rendered.ids)
+        for message in conversation.learned:
+            if self.train_on_errors or not is_erring(_turn_at(conversation, turns, message)):
+                span = spans[message]
+                mask[span.start : span.stop] = [1] * (span.stop - span.start)
+        first, end = 0, len(rendered.ids)
+        if end > self.max_length:
+            end = max(spans[message].stop for message in conversation.learned)
+            first = max(0, end - self.max_length)
+            stats.truncated_rows += 1
+            stats.truncated_tokens += len(rendered.ids) - (end - first)
+        sites = []
+        if self.hint_generator is not None:
+            for message, hint in self._hints(conversation, turns, self.hint_generator, stats):
+                site = self._site(conversation, rendered.ids, spans[message], hint, tools, first, stats)
+                if isinstance(site, str):
+                    stats.sites_dropped[site] += 1
+                else:
+                    sites.append(site)
+        stats.rows += 1
+        stats.sites += len(sites)
+        return TraceRow(rendered.ids[first:end], mask[first:end], sites)
+
+    def _hints(
+        self, conversation: Conversation, turns: Sequence[Turn], hint_generator: HintGenerator, stats: RowStats
+    ) -> list[tuple[int, str]]:
+        """The messages that get a hint, and the hint."""
+        learned = set(conversation.learned)
+        spoken = [index for index, message in enumerate(conversation.messages) if message["role"] == "assistant"]
+        hints = []
+        for message, following in zip(spoken, [*spoken[1:], None], strict=True):
+            turn = _turn_at(conversation, turns, message)
+            target = message if self.target == "erring_turn" else following
+            if turn is None or turn.tool_error is None:
+                continue
+            if target is None or target not in learned:
+                # An error that other conversations of the trace show as well is counted in the one where it is learned.
+                if message in learned:
+                    stats.sites_dropped["no recovery turn"] += 1
+                continue
+            if not is_erring(turn):
+                stats.sites_dropped["not the student's mistake"] += 1
+                continue
+            hint = hint_generator(turn.tool_error, dict(turn.error_meta or {}))
+            if hint is None or not hint.strip():
+                stats.hints_missing += 1
+                continue
+            hints.append((target, hint))
+        return hints
+
+    def _site(
+        self,
+        conversation: Conversation,
+        ids: list[int],
+        span: AssistantTurn,
+        hint: str,
+        tools: Sequence[dict[str, Any]] | None,
+        first: int,
+        stats: RowStats,
+    ) -> HintedTurn | str:
+        """The hinted turn in a row that begins at `first`, or the reason why there is none."""
+        # The first token of a row is not predicted by anything.
+        if span.header < first or span.start == first:
+            return "truncated"
+        context = conversation.messages[: span.message]
+        try:
+            role = accepted_hint_role(self.tokenizer, context, role=self.hint_role, tools=tools)
+            hint_ids = hint_message_ids(self.tokenizer, context, hint, role=role, tools=tools)
+        except (TemplateError, ValueError):
+            return "refused by the chat template"
+        room = self.max_length - len(hint_ids) - (span.stop - span.header)
+        if room < 0:
+            return "too long"
+        begin = max(first, span.header - room)
+        stats.hint_role_used[role] += 1
+        return HintedTurn(
+            ids=[*ids[begin : span.header], *hint_ids, *ids[span.header : span.stop]],
+            start=span.start - first,
+            stop=span.stop - first,
+            shift=len(hint_ids) + first - begin,
+        )
+
+
+def is_erring(turn: Turn | None) -> bool:
+    """Whether a turn made a call that failed by the student's mistake."""
+    if turn is None or turn.tool_error is None:
+        return False
+    meta: Mapping[str, Any] = turn.error_meta or {}
+    return is_students_mistake(turn.tool_error) and meta.get("students_mistake") is not False
+
+
+def _turn_at(conversation: Conversation, turns: Sequence[Turn], message: int) -> Turn | None:
+    index = conversation.turns[message]
+    return None if index is None else turns[index]

@@ -1,0 +1,167 @@
+"""`TraceTrainer`: the three channels on logs alone, without rollouts; channel 1 is cross-entropy on the traces.
+
+For whoever has traces and pairs and no environment. The collator renders, `channels.py` has the losses, and teachers,
+gate, TAID, pairs and checkpoints are those of `ComposerReplicationTrainer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+from composer_replication.causal_lm import run_causal_lm
+from composer_replication.channels import lm_channel
+from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
+from composer_replication.trainer.channel_engine import ChannelEngine
+from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
+from composer_replication.trainer.metrics_file import MetricsFile
+from composer_replication.trainer.policy_checks import check_not_empty, check_policy
+from composer_replication.trainer.replay_source import replay_pairs
+from composer_replication.trainer.settings import ChannelSettings
+from composer_replication.trainer.step_ends import StepEnds
+from composer_replication.traces import TraceExample
+
+
+class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
+    """A `transformers.Trainer` over `TraceExample`s.
+
+    Args:
+        model: a causal LM, or a PEFT model around one.
+        args: of the training; `gradient_accumulation_steps`, precision and the rest work as ever.
+        train_dataset: the traces; their `dpo_pairs` go to channel 3.
+        processing_class: the tokenizer, with a chat template.
+        settings: weights and options of the channels.
+        collator: how traces are rendered; None takes `CollatorConfig()` without the turns that erred in channel 1.
+        lm_weight: weight of channel 1; 0 leaves it out.
+        replay_dataset: more preference pairs.
+        replay_batch_size: pairs per micro-batch; None is one for two traces.
+        replay_max_length: tokens of a prompt and one response.
+        reference_cache: folder for the reference's log-probabilities; None is `output_dir/reference_logprobs`.
+        callbacks: as in `Trainer`.
+        optimizers: as in `Trainer`.
+
+    Raises:
+        ValueError: no traces, a setting out of range, or a model whose vocabulary does not fit its tokenizer.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments,
+        train_dataset: Sequence[TraceExample],
+        processing_class: Any,
+        *,
+        settings: ChannelSettings | None = None,
+        collator: CollatorConfig | None = None,
+        lm_weight: float = 1.0,
+        replay_dataset: Iterable[Any] | None = None,
+        replay_batch_size: int | None = None,
+        replay_max_length: int = 2048,
+        reference_cache: str | Path | None = None,
+        callbacks: Sequence[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+    ) -> None:
+        settings = settings or ChannelSettings()
+        check_not_empty("train_dataset", train_dataset)
+        check_policy(model, processing_class)
+        config = collator or CollatorConfig(train_on_errors=False)
+        # Pairs come from the sampler, which has their reference log-probabilities.
+        config.enable_replay_dpo = False
+        self.collator = ComposerDataCollator(tokenizer=processing_class, config=config)
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=train_dataset,
+            processing_class=processing_class,
+            data_collator=self.collator,
+            callbacks=list(callbacks or ()),
+            optimizers=optimizers,
+        )
+        # Each channel has its own normaliser: what Trainer counts as items of a batch is none of them.
+        self.model_accepts_loss_kwargs = False
+        self.lm_weight = lm_weight
+        self._replay_batch_size = replay_batch_size or max(1, args.per_device_train_batch_size // 2)
+        given = [*(replay_dataset or ()), *(pair for one in train_dataset for pair in one.get("dpo_pairs") or ())]
+        pairs = None
+        if settings.beta_replay > 0 and given:
+            pairs = replay_pairs(
+                self.model,
+                processing_class,
+                given,
+                max_length=replay_max_length,
+                needs_reference=settings.dpo_variant == "dpo",
+                cache_dir=Path(reference_cache or Path(args.output_dir, "reference_logprobs")),
+                batch_size=self._replay_batch_size,
+                seed=args.seed,
+                process_index=self.accelerator.process_index,
+                num_processes=self.accelerator.num_processes,
+            )
+        self.channels = ChannelEngine(
+            self.model,
+            settings,
+            pairs=pairs,
+            channels={"lm": lm_weight, "sdpo": settings.alpha_sdpo, "replay": settings.beta_replay},
+            reduce=lambda sums: self.accelerator.reduce(sums, reduction="sum"),
+            processes=self.accelerator.num_processes,
+        )
+        self._step_metrics: dict[str, list[float]] = {}
+        self.add_callback(StepEnds(self))
+        self.add_callback(MetricsFile(Path(args.output_dir, "metrics.jsonl")))
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor:
+        """lm + α·sdpo + β·replay over a batch of the collator's; evaluation has channel 1 alone."""
+        if return_outputs:
+            raise ValueError("TraceTrainer gives losses, no outputs")
+        student = run_causal_lm(model, inputs["input_ids"], inputs.get("attention_mask"))
+        settings, log = self.channels.settings, self.channels.log
+        total = student.hidden.sum() * 0.0
+        share = 1.0 / self.current_gradient_accumulation_steps if model.training else 1.0
+        if self.lm_weight > 0 and bool((inputs["response_mask"] > 0).any()):
+            lm = lm_channel(student, inputs)
+            total = total + self.lm_weight * lm.loss
+            log.add("lm", "loss", share * lm.loss / self.accelerator.num_processes)
+            log.add("lm", "active_tokens", lm.active_tokens)
+            log.add("lm", "active_rows", inputs["input_ids"].shape[0])
+        if not model.training:
+            return total
+        if settings.alpha_sdpo > 0:
+            if "ctx_teacher_input_ids" in inputs:
+                hint = self.channels.collated_hint_loss(student, inputs, share=share, channel="sdpo")
+                total = total if hint is None else total + settings.alpha_sdpo * hint / share
+            else:
+                log.explain("sdpo", {"no_error_site": 1})
+        if self.channels.pairs is not None:
+            batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
+            total = total + settings.beta_replay * self.channels.replay_loss(model, batch, share=share) / share
+        return total
+
+    def end_step(self) -> None:
+        """After an optimiser step: teacher, TAID, metrics and the watch over silent channels."""
+        for name, value in self.channels.end_step(self.state.global_step, self.accelerator.device).items():
+            self._step_metrics.setdefault(name, []).append(value)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the channels' means since the last time."""
+        for name, values in self._step_metrics.items():
+            logs[name] = sum(values) / len(values)
+        self._step_metrics = {}
+        super().log(logs, start_time)
+
+    def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Means that are not logged yet."""
+        return {}, {"metrics": self._step_metrics}
+
+    def load_own_state(self, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> None:
+        """Restore what `own_state` gave."""
+        self._step_metrics = {name: list(values) for name, values in numbers["metrics"].items()}

@@ -1,0 +1,325 @@
+"""A configuration to a run: everything is loaded and checked before the first step, then the trainer does its work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from composer_replication._optional import require
+from composer_replication.config import Config
+from composer_replication.trainer.model_loading import check_model, check_tools, load_model, load_tokenizer, lora_config
+from composer_replication.trainer.named_objects import environment_factory, has_own_reward, reward_function
+from composer_replication.trainer.optimizers import OptimizerFactory
+from composer_replication.trainer.run_directory import RunDirectory, step_of
+from composer_replication.trainer.training_data import TrainingData, load_training_data, makes_tool_calls
+
+logger = logging.getLogger(__name__)
+
+OnLog = Callable[[int, Mapping[str, Any]], None]
+"""Called after every step with its number, and the metrics if it logged any."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended."""
+
+    output_dir: Path
+    resumed_from: int
+    steps: int
+    metrics: Mapping[str, Any]
+
+
+class TrainingRun:
+    """A run that is ready to start: the trainer is made, and nothing has been written.
+
+    Raises:
+        ValueError: something that the configuration names cannot be used; the message names the setting.
+        MissingExtraError: the extra "train" is not installed.
+    """
+
+    def __init__(self, config: Config, *, on_log: OnLog | None = None) -> None:
+        for module in ("trl", "peft", "accelerate", "datasets"):
+            require(module, "train")
+        from transformers import set_seed
+
+        self.config = config
+        self.directory = RunDirectory(config.training.output_dir)
+        self.checkpoint = self.directory.checkpoint(config)
+        # What is cheap to find wrong comes first: the weights are loaded last.
+        rollouts = _Rollouts(config)
+        self.data = load_training_data(config.data)
+        tokenizer = load_tokenizer(config.model)
+        if rollouts.factory is not None:
+            check_tools(tokenizer, "environment.class")
+        if makes_tool_calls(self.data):
+            check_tools(tokenizer, "data.traces")
+        set_seed(config.training.seed)  # adapters begin at random
+        model = load_model(config.model)
+        check_model(model, tokenizer, config.model)
+        if config.environment is None:
+            self.trainer = _trace_trainer(config, model, tokenizer, self.data)
+        else:
+            self.trainer = _rollout_trainer(config, model, tokenizer, self.data, rollouts)
+        self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, optimizer_settings(config))
+        self._add_callbacks(on_log)
+
+    def run(self) -> RunResult:
+        """Train to the last step and write the last checkpoint; what was there of the run is gone on with."""
+        trainer, checkpoint = self.trainer, self.checkpoint
+        if trainer.is_world_process_zero():
+            self.directory.begin(self.config, checkpoint)
+        if checkpoint is not None:
+            logger.info("resuming from %s", checkpoint)
+        output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        return RunResult(
+            output_dir=self.directory.folder,
+            resumed_from=0 if checkpoint is None else step_of(checkpoint),
+            steps=int(trainer.state.global_step),
+            metrics=dict(output.metrics),
+        )
+
+    def stop(self) -> None:
+        """End after the step under way, with a checkpoint."""
+        self._stop.asked = True
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to end early."""
+        return self._stop.asked
+
+    def _add_callbacks(self, on_log: OnLog | None) -> None:
+        from transformers import PrinterCallback, ProgressCallback
+
+        from composer_replication.trainer.run_callbacks import LogCallback, SampleCallback, StopCallback
+
+        # The command prints; the library does not.
+        for callback in (PrinterCallback, ProgressCallback):
+            self.trainer.remove_callback(callback)
+        self._stop = StopCallback()
+        self.trainer.add_callback(self._stop)
+        if self.config.environment is not None and self.config.training.samples_per_log:
+            self.trainer.add_callback(
+                SampleCallback(self.trainer, self.directory, self.config.training.samples_per_log)
+            )
+        if on_log is not None:
+            self.trainer.add_callback(LogCallback(on_log))
+
+
+class _Rollouts:
+    """The environment and the rewards that the configuration names, imported."""
+
+    def __init__(self, config: Config) -> None:
+        self.factory: Callable[[], Any] | None = None
+        self.rewards: list[Callable[..., Any]] = []
+        self.weights: list[float] = []
+        environment = config.environment
+        if environment is None:
+            return
+        if environment.class_ is not None:
+            self.factory = environment_factory(environment.class_, environment.arguments)
+        for index, reward in enumerate(environment.rewards):
+            self.rewards.append(reward_function(reward.function, reward.arguments, f"environment.rewards[{index}]"))
+            self.weights.append(reward.weight)
+        if self.factory is not None and not self.rewards and not has_own_reward(self.factory):
+            raise ValueError(
+                f"environment.rewards: {environment.class_} has no get_reward, and there are no rewards: "
+                "nothing scores the rollouts"
+            )
+
+
+def check_environment(config: Config) -> None:
+    """Import what the configuration names, as a run would.
+
+    Raises:
+        ValueError: see `named_objects`.
+    """
+    _Rollouts(config)
+
+
+def optimizer_settings(config: Config) -> dict[str, Any]:
+    """The section `optimizer` as `make_optimizer` takes it."""
+    optimizer = config.optimizer
+    settings: dict[str, Any] = {
+        "name": optimizer.name,
+        "lr": optimizer.lr,
+        "weight_decay": optimizer.weight_decay,
+        "betas": optimizer.betas,
+        "eps": optimizer.eps,
+    }
+    if optimizer.muon is not None:
+        settings |= {f"muon_{name}": value for name, value in optimizer.muon.model_dump().items()}
+    return settings
+
+
+def training_arguments(config: Config) -> dict[str, Any]:
+    """The arguments that both trainers share, by the names of `transformers.TrainingArguments`."""
+    training, optimizer = config.training, config.optimizer
+    return {
+        "output_dir": str(training.output_dir),
+        "max_steps": training.steps,
+        "per_device_train_batch_size": training.batch_size,
+        "gradient_accumulation_steps": training.gradient_accumulation,
+        "learning_rate": optimizer.lr,
+        "weight_decay": optimizer.weight_decay,
+        "max_grad_norm": optimizer.max_grad_norm,
+        "lr_scheduler_type": _schedule(optimizer.schedule, optimizer.warmup),
+        "warmup_steps": int(optimizer.warmup) if optimizer.warmup >= 1 else optimizer.warmup,
+        "save_strategy": "steps",
+        "save_steps": training.save_every,
+        "save_total_limit": training.keep_checkpoints,
+        "seed": training.seed,
+        "use_cpu": training.device == "cpu",
+        "bf16": uses_bf16(config),
+        "gradient_checkpointing": training.gradient_checkpointing,
+        "logging_steps": training.log_every,
+        "logging_first_step": True,
+        "report_to": list(training.report_to),
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+    }
+
+
+def uses_bf16(config: Config) -> bool:
+    """Whether to compute in bfloat16: as the configuration says, or where an accelerator can."""
+    if config.training.bf16 is not None:
+        return config.training.bf16
+    return config.training.device != "cpu" and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+
+
+def grpo_arguments(config: Config, reward_weights: list[float]) -> dict[str, Any]:
+    """The arguments of `trl.GRPOConfig`.
+
+    Raises:
+        ValueError: `channels.grpo.trl` names a setting that TRL does not have, or that has a key of its own here.
+    """
+    from trl import GRPOConfig
+
+    grpo = config.channels.grpo
+    arguments = {
+        **training_arguments(config),
+        "loss_type": grpo.loss_type,
+        "scale_rewards": grpo.scale_rewards,
+        "beta": grpo.beta,
+        "num_generations": grpo.num_generations,
+        "max_completion_length": grpo.max_completion_length,
+        "temperature": grpo.temperature,
+        "top_p": grpo.top_p,
+        "top_k": grpo.top_k,
+        "epsilon": grpo.epsilon,
+        "epsilon_high": grpo.epsilon_high,
+        "num_iterations": grpo.num_iterations,
+        "mask_truncated_completions": grpo.mask_truncated_completions,
+        "max_tool_calling_iterations": grpo.max_tool_iterations,
+        "reward_weights": reward_weights or None,
+    }
+    known = {one.name for one in fields(GRPOConfig)}
+    for name in grpo.trl:
+        if name in arguments:
+            raise ValueError(f"channels.grpo.trl.{name}: this has a key of its own in the configuration; set that")
+        if name not in known:
+            raise ValueError(f"channels.grpo.trl.{name}: trl.GRPOConfig has no such setting")
+    return {**arguments, **grpo.trl}
+
+
+def channel_options(config: Config, data: TrainingData) -> dict[str, Any]:
+    """The channels' options by the names of the trainers' constructors; what is null stays at their own default."""
+    from composer_replication.trainer.hint_gate import HintGate
+
+    sdpo, replay, training = config.channels.sdpo, config.channels.replay, config.training
+    options = {
+        "alpha_sdpo": sdpo.alpha,
+        "beta_replay": replay.beta,
+        "sdpo_jsd_beta": sdpo.jsd_beta,
+        "sdpo_temperature": sdpo.temperature,
+        "sdpo_token_clip": sdpo.token_clip,
+        "sdpo_wrapper": sdpo.wrapper,
+        "entropy_opd_h_max": sdpo.entropy_opd_h_max,
+        "sdpo_teacher": sdpo.teacher,
+        "ema_rate": sdpo.ema_rate,
+        "trust_region_mix": sdpo.trust_region_mix,
+        "hint_role": sdpo.hint_role,
+        "sdpo_target": sdpo.target,
+        "dpo_variant": replay.variant,
+        "replay_dpo_beta": replay.dpo_beta,
+        "simpo_beta": replay.simpo_beta,
+        "simpo_gamma": replay.simpo_gamma,
+        "replay_dataset": data.pairs if replay.beta else None,
+        "replay_batch_size": replay.batch_size,
+        "replay_max_length": replay.max_length,
+        "inactive_patience": training.inactive_patience,
+    }
+    if sdpo.taid is not None:
+        options |= {f"taid_{name}": value for name, value in sdpo.taid.model_dump().items()}
+    given = {name: value for name, value in options.items() if value is not None}
+    gate = None if sdpo.gate is None else HintGate(min_gap=sdpo.gate.min_gap, drop_conflicts=sdpo.gate.drop_conflicts)
+    return {**given, "hint_gate": gate, "gradient_share_steps": training.gradient_share_every}
+
+
+def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData, rollouts: _Rollouts) -> Any:
+    from datasets import Dataset
+    from trl import GRPOConfig
+
+    from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
+
+    sdpo = config.channels.sdpo
+    columns = dict.fromkeys(name for row in data.prompts for name in row)
+    return ComposerReplicationTrainer(
+        model=model,
+        reward_funcs=rollouts.rewards or None,
+        args=GRPOConfig(**grpo_arguments(config, rollouts.weights)),
+        train_dataset=Dataset.from_dict({name: [row.get(name) for row in data.prompts] for name in columns}),
+        processing_class=tokenizer,
+        peft_config=None if config.model.lora is None else lora_config(config.model.lora),
+        environment_factory=rollouts.factory,
+        hint_source=sdpo.hint_source,
+        trace_dataset=data.traces or None,
+        trace_batch_size=sdpo.trace_batch_size,
+        routing=sdpo.routing,
+        success_threshold=sdpo.success_threshold,
+        kl_in_advantage=config.channels.grpo.kl_in_advantage,
+        **_collator(config, tokenizer),
+        **channel_options(config, data),
+    )
+
+
+def _trace_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData) -> Any:
+    from transformers import TrainingArguments
+
+    from composer_replication.trainer.trace_trainer import TraceTrainer
+
+    if config.model.lora is not None:
+        model = require("peft", "train").get_peft_model(model, lora_config(config.model.lora))
+        if config.training.gradient_checkpointing:
+            model.enable_input_require_grads()
+    return TraceTrainer(
+        model,
+        TrainingArguments(**training_arguments(config)),
+        data.traces,
+        tokenizer,
+        **_collator(config, tokenizer),
+        **channel_options(config, data),
+    )
+
+
+def _collator(config: Config, tokenizer: Any) -> dict[str, Any]:
+    from composer_replication.hint_generator import LayeredHints, as_collator_hint
+    from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
+
+    if config.data.traces is None:
+        return {}
+    settings = CollatorConfig(
+        max_seq_len=config.data.max_length,
+        max_dpo_seq_len=config.channels.replay.max_length,
+        pad_token_id=tokenizer.pad_token_id,
+        hint_generator=as_collator_hint(LayeredHints()),
+    )
+    return {"data_collator": ComposerDataCollator(tokenizer, settings)}
+
+
+def _schedule(name: str, warmup: float) -> str:
+    return "constant_with_warmup" if name == "constant" and warmup else name

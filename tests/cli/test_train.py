@@ -1,0 +1,187 @@
+"""`composer-replication train` as a user meets it: what it says before it trains, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from trainer.training_material import json_lines, logs_config, model_folder, pair, rollout_config, trace_folder
+
+from composer_replication.cli import app as cli
+from composer_replication.config import load_config
+
+EXAMPLES = Path(cli.__file__).parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()  # what making the files said
+    code = cli.run(["train", *map(str, arguments)])
+    return code, *capsys.readouterr()
+
+
+def written(tmp_path: Path, config: dict[str, Any]) -> Path:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return file
+
+
+def test_a_dry_run_shows_config_data_memory_and_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = logs_config(tmp_path)
+    json_lines(tmp_path / "pairs.jsonl", pair(0), pair(1, chosen=""), pair(2))
+    file = written(tmp_path, config)
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = run(capsys, file, "--dry-run", "--set", "channels.sdpo.alpha=0.3")
+    assert (code, err) == (0, "")
+    resolved, _, rest = out.partition("\n\n")
+    assert yaml.safe_load(resolved) == load_config(file, ["channels.sdpo.alpha=0.3"]).as_dict()
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in rest.splitlines() if "│" in line]
+    for row in (
+        ["traces", "2"],
+        ["error turns with hint", "2"],
+        ["usable", "2"],
+        ["with an empty side", "1"],
+        ["cross-entropy", "", "yes", "no environment: imitates 6 assistant turns"],
+        ["sdpo", "0.3", "yes", "2 of 2 error turns in the traces have a hint"],
+        ["replay", "0.05", "yes", "2 of 3 pairs can be used"],
+    ):
+        assert row in cells
+    assert [row[0] for row in cells if len(row) == 2][-7:] == [
+        "weights",
+        "gradients",
+        "optimizer",
+        "teacher",
+        "reference",
+        "activations",
+        "in all, per device",
+    ]
+    assert "this is an estimate" in rest
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_dry_run_says_why_a_channel_is_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = logs_config(tmp_path)
+    config["data"] = {"traces": str(trace_folder(tmp_path / "clean", errors=False))}
+    code, out, _ = run(capsys, written(tmp_path, config), "--dry-run", "--json")
+    plan = json.loads(out)
+    assert code == 0
+    assert [(one["channel"], one["live"], one["why"]) for one in plan["channels"]] == [
+        ("cross-entropy", True, "no environment: imitates 6 assistant turns"),
+        ("sdpo", False, "no error in the traces"),
+        ("replay", False, "there are no pairs (data.pairs)"),
+    ]
+    assert plan["config"]["channels"]["replay"]["beta"] == 0.0
+    assert plan["memory_estimate_bytes"]["total"] > 0
+    assert plan["resumes_from_step"] == 0
+
+
+def test_a_dry_run_with_an_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, rollout_config(tmp_path))
+    both = run(capsys, file, "--dry-run", "--json", "--set", "channels.sdpo.hint_source=both")[1]
+    assert [one["why"] for one in json.loads(both)["channels"]] == [
+        "4 prompts, 2 rollouts of each",
+        "errors and successful siblings of the rollouts",
+        "there are no pairs (data.pairs)",
+    ]
+    off = run(capsys, file, "--dry-run", "--json", "--set", "channels.sdpo.alpha=0")[1]
+    assert json.loads(off)["channels"][1]["why"] == "its weight is 0"
+
+
+def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "--schema")
+    assert (code, err) == (0, "")
+    assert "SdpoSection" in json.loads(out)["$defs"]
+
+
+@pytest.mark.parametrize("name", ["train.yaml", "train_environment.yaml"])
+def test_the_examples_are_configurations(name: str) -> None:
+    load_config(EXAMPLES / name)
+
+
+def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = logs_config(tmp_path)
+    config["chanels"] = config.pop("channels")
+    config["training"]["steps"] = "many"
+    file = written(tmp_path, config)
+    code, out, err = run(capsys, file)
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        f"error: {file}: training.steps: it must be a whole number, not 'many'",
+        f"error: {file}: chanels: there is no such key; did you mean channels?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "message"),
+    [
+        ([], 2, "CONFIG is missing"),
+        (["nowhere.yaml"], 2, "nowhere.yaml: there is no such configuration"),
+        (["FILE", "--set", "training.steps"], 2, "--set training.steps: it must look like"),
+        (
+            ["FILE", "--set", "channels.replay.beta=0.1", "--set", "data.pairs=[]"],
+            2,
+            "channels.replay.beta: 0.1 without",
+        ),
+        (["FILE", "--dry"], 2, "No such option"),
+        (["FILE", "--set", "model.name=./nowhere"], 1, "model.name: ./nowhere: there is no such directory"),
+        (["FILE", "--set", "model.name=BARE"], 1, "has no chat template of its own"),
+        (["FILE", "--set", "model.name=SHORT"], 1, "has 640 tokens and the model rows for 600"),
+        (["FILE", "--set", "model.chat_template=PLAIN"], 1, "renders no tool calls, and data.traces needs them"),
+        (["FILE", "--set", "data.traces=nowhere"], 1, "data.traces: nowhere holds no traces"),
+        (["FILE", "--set", "data.pairs=nowhere.jsonl"], 1, "data.pairs: nowhere.jsonl: there is no such file"),
+        (["FILE", "--set", "training.resume=nowhere"], 1, "training.resume: nowhere is no checkpoint"),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False])
+def test_what_is_wrong_is_one_line_and_nothing_is_written(
+    arguments: list[str], expected: int, message: str, dry: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {
+        "FILE": written(tmp_path, logs_config(tmp_path)),
+        "BARE": model_folder(tmp_path / "bare", template=None),
+        "SHORT": model_folder(tmp_path / "short", vocab_size=600),
+        "PLAIN": tmp_path / "plain.jinja",
+    }
+    places["PLAIN"].write_text("{% for m in messages %}{{ m['role'] + ': ' + (m['content'] or '') }}\n{% endfor %}")
+    before = sorted(tmp_path.rglob("*"))
+    given = [str(places[one]) if one in places else one for one in arguments]
+    for name, place in places.items():
+        given = [one.replace(f"={name}", f"={place}") for one in given]
+    code, out, err = run(capsys, *given, *(["--dry-run"] if dry else []))
+    assert (code, out) == (expected, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("environment.class=nowhere.py:Doors", "environment.class: nowhere.py: there is no such file"),
+        ("environment.class=DOORS:NoReset", "has no method reset"),
+        ("environment.arguments.wort=3", "environment.arguments"),
+        ("environment.rewards=[no_such_module:f]", "environment.rewards[0]: there is no module no_such_module"),
+        ("environment={class: DOORS:Unscored}", "has no get_reward, and there are no rewards"),
+        ("data.prompts=nowhere.jsonl", "data.prompts: nowhere.jsonl: there is no such file"),
+        ("model.chat_template=PLAIN", "renders no tool calls, and environment.class needs them"),
+    ],
+)
+def test_environments_that_cannot_be_used(
+    setting: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, rollout_config(tmp_path))
+    plain = tmp_path / "plain.jinja"
+    plain.write_text("{% for m in messages %}{{ m['role'] + ': ' + (m['content'] or '') }}\n{% endfor %}")
+    setting = setting.replace("DOORS", str(tmp_path / "doors.py")).replace("PLAIN", str(plain))
+    code, out, err = run(capsys, file, "--dry-run", "--set", setting)
+    assert (code, out) == (1, "")
+    assert message in err
+    assert len(err.splitlines()) == 1

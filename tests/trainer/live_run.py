@@ -1,0 +1,74 @@
+"""A live run in the little tool house: what the trainer's tests share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOConfig
+
+from composer_replication._tiny.tool_house import ToolHouse, house_tasks, tool_call
+from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
+
+
+def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
+    settings: dict[str, Any] = {
+        "output_dir": str(output_dir),
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 96,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "constant",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "seed": 1,
+    }
+    return GRPOConfig(**{**settings, **changes})
+
+
+def pairs(count: int = 6) -> list[dict[str, Any]]:
+    """The house's own call against the one that the model is used to."""
+    rows = []
+    for task in house_tasks(count, seed=5):
+        tool, file = task["wanted"][0].split()
+        right, wrong = ("name", "path") if tool == "count_lines" else ("path", "file")
+        rows.append(
+            {
+                "prompt": task["prompt"],
+                "chosen": [tool_call(tool, right, file)],
+                "rejected": [tool_call(tool, wrong, file)],
+            }
+        )
+    return rows
+
+
+def trainer(output_dir: Path, *, model: Any = None, args: dict[str, Any] | None = None, **options: Any) -> Any:
+    settings: dict[str, Any] = {
+        "model": model if model is not None else warmed_up_model(),
+        "args": arguments(output_dir, **(args or {})),
+        "train_dataset": Dataset.from_list(house_tasks(16)),
+        "processing_class": house_tokenizer(),
+        "environment_factory": ToolHouse,
+        "replay_dataset": pairs(),
+    }
+    return ComposerReplicationTrainer(**{**settings, **options})
+
+
+def metrics(output_dir: Path) -> list[dict[str, Any]]:
+    """The logged steps, without what depends on the clock."""
+    lines = [json.loads(line) for line in (output_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    clock = ("time", "runtime", "per_second", "train_loss")
+    return [
+        {name: value for name, value in line.items() if not any(word in name for word in clock)}
+        for line in lines
+        if "loss" in line
+    ]

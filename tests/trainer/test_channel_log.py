@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+import torch
+
+from composer_replication.trainer.channel_log import ChannelLog, InactiveChannelWarning
+
+
+def test_sums_run_over_micro_batches_and_start_anew() -> None:
+    log = ChannelLog({"grpo": 1.0, "sdpo": 0.1, "replay": 0.0}, patience=0)
+    for tokens, gap in ((3, 0.5), (4, 1.5)):
+        log.add("sdpo", "active_tokens", tokens)
+        log.add("sdpo", "loss", torch.tensor(0.25, requires_grad=True))
+        log.add("sdpo", "sites", 1)
+        log.add("sdpo", "gap", gap)
+    metrics = log.close(1)
+    assert metrics["channels/sdpo/active_tokens"] == 7
+    assert metrics["channels/sdpo/loss"] == pytest.approx(0.5)
+    assert metrics["channels/sdpo/gap"] == pytest.approx(1.0)
+    assert not any(name.startswith("channels/replay") for name in metrics)
+    assert log.close(2)["channels/sdpo/active_tokens"] == 0
+
+
+def test_every_process_sends_the_same_sums() -> None:
+    sent: list[int] = []
+
+    def reduce(sums: torch.Tensor) -> torch.Tensor:
+        sent.append(sums.numel())
+        return sums * 2
+
+    quiet, busy = (ChannelLog({"grpo": 1.0, "sdpo": 0.1}, 0, reduce) for _ in range(2))
+    busy.add("sdpo", "active_tokens", 5)
+    quiet.close(1)
+    assert busy.close(1)["channels/sdpo/active_tokens"] == 10
+    assert sent[0] == sent[1]
+
+
+def test_an_unknown_sum_is_refused() -> None:
+    with pytest.raises(ValueError, match="no sum 'tokens'"):
+        ChannelLog({"sdpo": 1.0}, 0).add("sdpo", "tokens", 1)
+
+
+def test_a_silent_channel_is_named_with_its_reasons() -> None:
+    log = ChannelLog({"grpo": 1.0, "sdpo": 0.1, "replay": 0.0}, patience=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log.add("grpo", "active_tokens", 1)
+        log.explain("sdpo", {"no_error": 3, "sites": 0})
+        log.close(1)
+    log.add("grpo", "active_tokens", 1)
+    log.explain("sdpo", {"no_error": 2, "too_small": 1})
+    with pytest.warns(InactiveChannelWarning, match=r"'sdpo' has weight 0\.1 but was inactive for 2 steps") as caught:
+        log.close(2)
+    assert len(caught) == 1
+    assert "5 rollouts without a failing turn" in str(caught[0].message)
+    assert "barely differs" in str(caught[0].message)
+
+
+def test_activity_ends_the_silence() -> None:
+    log = ChannelLog({"sdpo": 0.1}, patience=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(6):
+            if step % 2:
+                log.add("sdpo", "active_tokens", 1)
+            log.close(step)
+
+
+def test_silence_goes_on_after_a_resume() -> None:
+    log = ChannelLog({"sdpo": 0.1}, patience=2)
+    log.explain("sdpo", {"no_hint": 4})
+    log.close(1)
+    resumed = ChannelLog({"sdpo": 0.1}, patience=2)
+    resumed.load_state_dict(json.loads(json.dumps(log.state_dict())))
+    with pytest.warns(InactiveChannelWarning, match="4 errors for which"):
+        resumed.close(2)

@@ -1,0 +1,302 @@
+"""The trainer in a live tool environment: real rollouts, real tool errors, real hints."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from live_run import arguments, metrics, pairs, trainer
+from peft import LoraConfig
+from trl import GRPOTrainer
+
+from composer_replication._tiny.tool_house import ToolHouse, house_tasks
+from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.trainer.channel_log import InactiveChannelWarning
+from composer_replication.trainer.hint_gate import HintGate
+
+CHANNELS = ("grpo", "sdpo", "replay")
+
+
+def _weights(model: Any) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def test_three_channels_are_live_and_repeatable(tmp_path: Path) -> None:
+    runs = []
+    for number in range(2):
+        torch.manual_seed(number)  # what was drawn before a run is none of its business
+        live = trainer(tmp_path / str(number), gradient_share_steps=1)
+        before = _weights(live.model)
+        live.train()
+        logged = metrics(tmp_path / str(number))
+        assert [line["step"] for line in logged] == [1, 2]
+        for line in logged:
+            for channel in CHANNELS:
+                assert line[f"channels/{channel}/active_tokens"] > 0
+                assert line[f"channels/{channel}/active_rows"] > 0
+                assert math.isfinite(line[f"channels/{channel}/loss"])
+                assert 0 < line[f"channels/{channel}/gradient_share"] < 1
+            assert line["channels/sdpo/gap"] > 0.01
+            assert math.isfinite(line["grad_norm"])
+            total = line["channels/grpo/loss"] + 0.1 * line["channels/sdpo/loss"] + 0.05 * line["channels/replay/loss"]
+            assert line["loss"] == pytest.approx(total, rel=1e-4)
+            assert sum(line[f"channels/{channel}/gradient_share"] for channel in CHANNELS) == pytest.approx(1.0)
+        assert any(not torch.equal(before[name], tensor) for name, tensor in _weights(live.model).items())
+        runs.append((logged, _weights(live.model)))
+    assert runs[0][0] == runs[1][0]
+    assert all(torch.equal(runs[0][1][name], runs[1][1][name]) for name in runs[0][1])
+
+
+def test_without_weights_it_is_grpo_number_for_number(tmp_path: Path) -> None:
+    ours = trainer(tmp_path / "ours", alpha_sdpo=0.0, beta_replay=0.0)
+    ours.train()
+    plain = GRPOTrainer(
+        model=warmed_up_model(),
+        args=arguments(tmp_path / "plain"),
+        train_dataset=Dataset.from_list(house_tasks(16)),
+        processing_class=house_tokenizer(),
+        environment_factory=ToolHouse,
+    )
+    plain.train()
+    clock = ("time", "runtime", "per_second")
+    expected, got = (
+        [{k: v for k, v in line.items() if not any(word in k for word in clock)} for line in run.state.log_history]
+        for run in (plain, ours)
+    )
+    assert got == expected
+    assert all(torch.equal(_weights(ours.model)[name], tensor) for name, tensor in _weights(plain.model).items())
+    assert not any("channels" in name for line in got for name in line)
+
+
+def test_channel_2_falls_on_the_turns_that_went_wrong(tmp_path: Path) -> None:
+    live = trainer(
+        tmp_path,
+        args={"max_steps": 5, "num_iterations": 5},  # the same rollouts, so that the losses are of the same turns
+        alpha_sdpo=1.0,
+        beta_replay=0.0,
+        sdpo_teacher="frozen",
+        gradient_share_steps=0,
+    )
+    live.train()
+    losses = [line["channels/sdpo/loss"] for line in metrics(tmp_path)]
+    assert len(losses) == 5
+    assert all(later < earlier for earlier, later in zip(losses, losses[1:], strict=False))
+    assert losses[-1] < 0.6 * losses[0]
+
+
+def test_the_student_makes_one_pass_and_the_teacher_none_with_gradient(tmp_path: Path) -> None:
+    live = trainer(tmp_path, beta_replay=0.0, gradient_share_steps=0, args={"max_steps": 1})
+    passes: list[tuple[bool, bool]] = []
+    inside: list[bool] = [False]
+    backbone = live.model.get_decoder()
+    backbone.register_forward_hook(lambda *_: passes.append((inside[0], torch.is_grad_enabled())))
+    compute = live._compute_loss
+
+    def watched(model: Any, inputs: Any) -> torch.Tensor:
+        inside[0] = True
+        try:
+            return compute(model, inputs)
+        finally:
+            inside[0] = False
+
+    live._compute_loss = watched
+    live.train()
+    assert metrics(tmp_path)[0]["channels/sdpo/active_tokens"] > 0
+    assert [graded for within, graded in passes if within] == [True, False]
+
+
+@pytest.mark.parametrize("teacher", ["frozen", "live", "trust_region"])
+def test_other_teachers_run(tmp_path: Path, teacher: Any) -> None:
+    live = trainer(tmp_path, sdpo_teacher=teacher, beta_replay=0.0, args={"max_steps": 1})
+    live.train()
+    assert metrics(tmp_path)[0]["channels/sdpo/loss"] > 0
+
+
+def test_lora_trains_the_adapter_alone(tmp_path: Path) -> None:
+    live = trainer(tmp_path, peft_config=LoraConfig(r=4, target_modules="all-linear", init_lora_weights=True))
+    before = _weights(live.model)
+    live.train()
+    changed = {name for name, tensor in _weights(live.model).items() if not torch.equal(before[name], tensor)}
+    assert changed
+    assert all("lora_" in name for name in changed)
+    for line in metrics(tmp_path):
+        assert all(line[f"channels/{channel}/active_tokens"] > 0 for channel in CHANNELS)
+    # The reference is the model with its adapter off, which is what the adapter began as.
+    assert metrics(tmp_path)[0]["channels/replay/loss"] == pytest.approx(math.log(2), abs=1e-5)
+
+
+def test_taid_advances_once_per_optimiser_step(tmp_path: Path) -> None:
+    live = trainer(
+        tmp_path,
+        sdpo_wrapper="taid",
+        taid_t_start=0.5,
+        beta_replay=0.0,
+        gradient_share_steps=0,
+        args={"max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+    )
+    live.train()
+    assert [line["channels/sdpo/taid_t"] for line in metrics(tmp_path)] == pytest.approx([0.75, 1.0], abs=1e-3)
+
+
+def test_accumulation_does_not_change_the_weight_of_a_token(tmp_path: Path) -> None:
+    """One optimiser step over the same rollouts, in one micro-batch and in four."""
+    losses = []
+    for rows, accumulation in ((8, 1), (2, 4)):
+        folder = tmp_path / str(rows)
+        live = trainer(
+            folder,
+            gradient_share_steps=0,
+            hint_gate=None,
+            replay_batch_size=rows // 2,
+            args={
+                "max_steps": 1,
+                "per_device_train_batch_size": rows,
+                "gradient_accumulation_steps": accumulation,
+            },
+        )
+        live.train()
+        losses.append(metrics(folder)[0])
+    for name in ("sdpo/loss", "sdpo/active_tokens", "sdpo/sites", "sdpo/gap", "replay/loss", "replay/active_tokens"):
+        assert losses[0][f"channels/{name}"] == pytest.approx(losses[1][f"channels/{name}"], rel=1e-4), name
+    assert losses[0]["grad_norm"] == pytest.approx(losses[1]["grad_norm"], rel=1e-3)
+
+
+def test_a_gate_that_nothing_passes_is_loud(tmp_path: Path) -> None:
+    live = trainer(tmp_path, hint_gate=HintGate(min_gap=1e6), beta_replay=0.0, inactive_patience=2)
+    with pytest.warns(InactiveChannelWarning, match="'sdpo'.*barely differs"):
+        live.train()
+    line = metrics(tmp_path)[0]
+    assert line["channels/sdpo/active_tokens"] == 0
+    assert line["channels/sdpo/too_small"] == line["channels/sdpo/sites"] > 0
+
+
+def test_pairs_that_were_not_given_are_missed(tmp_path: Path) -> None:
+    live = trainer(tmp_path, replay_dataset=None, inactive_patience=1, args={"max_steps": 1})
+    with pytest.warns(InactiveChannelWarning, match="'replay'.*replay_dataset"):
+        live.train()
+
+
+class _Taught(ToolHouse):
+    """A house that says by itself what was wrong with the last turn."""
+
+    def _feedback(self) -> str | None:
+        return None if self.get_reward() else "ENVIRONMENT SAYS: answer in another way."
+
+
+def test_hints_come_from_environments_and_reward_functions(tmp_path: Path) -> None:
+    def strict(completions: list[Any], log_extra: Any, **_: Any) -> list[float]:
+        log_extra("hint", ["REWARD SAYS: be brief." if row % 2 else None for row in range(len(completions))])
+        return [0.0] * len(completions)
+
+    seen: dict[str, str] = {}
+    for name, options in (
+        ("environment", {"environment_factory": _Taught}),
+        ("reward", {"reward_funcs": [strict]}),
+    ):
+        live = trainer(
+            tmp_path / name,
+            hint_generator=lambda kind, meta: None,
+            beta_replay=0.0,
+            args={"max_steps": 1},
+            **options,
+        )
+        compute = live.channels.hint_loss
+
+        def watched(student: Any, batch: Any, *args: Any, _name: str = name, _do: Any = compute, **kwargs: Any) -> Any:
+            seen[_name] = "".join(house_tokenizer().batch_decode(batch["ctx_teacher_input_ids"]))
+            return _do(student, batch, *args, **kwargs)
+
+        live.channels.hint_loss = watched
+        live.train()
+    assert "ENVIRONMENT SAYS: answer in another way." in seen["environment"]
+    assert "REWARD SAYS: be brief." in seen["reward"]
+
+
+def test_a_failed_rollout_learns_from_its_sibling(tmp_path: Path) -> None:
+    live = trainer(tmp_path, hint_source="sibling", beta_replay=0.0, hint_gate=None, args={"max_steps": 1})
+    live.train()
+    line = metrics(tmp_path)[0]
+    assert 0 < line["channels/sdpo/active_rows"] < 8
+
+
+def test_srpo_takes_failed_rollouts_with_a_hint_out_of_channel_1(tmp_path: Path) -> None:
+    live = trainer(tmp_path, routing="srpo", beta_replay=0.0, hint_gate=None, args={"max_steps": 1})
+    seen: dict[str, Any] = {}
+    compute = live._compute_loss
+
+    def watched(model: Any, inputs: Any) -> torch.Tensor:
+        seen.update(inputs)
+        return compute(model, inputs)
+
+    live._compute_loss = watched
+    live.train()
+    hinted = torch.tensor([bool(sites) for sites in seen["hint_sites"]])
+    assert hinted.any()
+    # Every hinted rollout of this house has failed: one wrong call spoils the reward.
+    assert (seen["advantages"][hinted] == 0).all()
+
+
+def test_kl_in_the_advantage_leaves_the_mean_of_a_group_alone(tmp_path: Path) -> None:
+    outputs = []
+    for coefficient in (0.0, 0.5):
+        live = trainer(
+            tmp_path / str(coefficient), alpha_sdpo=0.0, beta_replay=0.0, kl_in_advantage=coefficient,
+            args={"max_steps": 2, "learning_rate": 1e-2},
+        )
+        seen: list[torch.Tensor] = []
+        generate = live._generate_and_score_completions
+
+        def watched(inputs: Any, _do: Any = generate, _seen: Any = seen) -> Any:
+            output = _do(inputs)
+            _seen.append(output["advantages"].clone())
+            return output
+
+        live._generate_and_score_completions = watched
+        live.train()
+        outputs.append(seen)
+    # At the first step policy and reference are the same.
+    torch.testing.assert_close(outputs[0][0], outputs[1][0], atol=1e-4, rtol=0)
+    difference = outputs[1][1] - outputs[0][1]
+    assert difference.abs().max() > 1e-3
+    torch.testing.assert_close(difference.view(-1, 4).sum(1), torch.zeros(2), atol=1e-4, rtol=0)
+
+
+def test_bad_input_is_named_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="train_dataset is empty"):
+        trainer(tmp_path, train_dataset=Dataset.from_list([]))
+    with pytest.raises(ValueError, match="no pair that can be used.*empty side"):
+        trainer(tmp_path, replay_dataset=[{**pairs(1)[0], "chosen": []}])
+    with pytest.raises(ValueError, match="alpha_sdpo"):
+        trainer(tmp_path, alpha_sdpo=-1.0)
+    with pytest.raises(ValueError, match="sdpo_teacher"):
+        trainer(tmp_path, sdpo_teacher="oracle")
+    with pytest.raises(ValueError, match="srpo"):
+        trainer(tmp_path, routing="srpo", alpha_sdpo=0.0)
+    small = warmed_up_model()
+    small.resize_token_embeddings(100)
+    with pytest.raises(ValueError, match=r"tokenizer has \d+ tokens.*embeddings for 100"):
+        trainer(tmp_path, model=small)
+
+
+def test_rewards_that_are_no_numbers(tmp_path: Path) -> None:
+    def missing(completions: list[Any], **_: Any) -> list[float | None]:
+        return [None if row == 0 else float(row % 2) for row in range(len(completions))]
+
+    def infinite(completions: list[Any], **_: Any) -> list[float]:
+        return [math.inf] * len(completions)
+
+    class Unrewarding(ToolHouse):
+        get_reward = None  # type: ignore[assignment]
+
+    options: dict[str, Any] = {"beta_replay": 0.0, "environment_factory": Unrewarding, "args": {"max_steps": 1}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InactiveChannelWarning)
+        trainer(tmp_path / "missing", reward_funcs=[missing], **options).train()
+    assert metrics(tmp_path / "missing")[0]["rewards/unscored"] == 1
+    with pytest.raises(ValueError, match="'infinite' gave an infinite reward"):
+        trainer(tmp_path / "infinite", reward_funcs=[infinite], **options).train()
