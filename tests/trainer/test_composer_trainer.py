@@ -245,7 +245,10 @@ def test_kl_in_the_advantage_leaves_the_mean_of_a_group_alone(tmp_path: Path) ->
     outputs = []
     for coefficient in (0.0, 0.5):
         live = trainer(
-            tmp_path / str(coefficient), alpha_sdpo=0.0, beta_replay=0.0, kl_in_advantage=coefficient,
+            tmp_path / str(coefficient),
+            alpha_sdpo=0.0,
+            beta_replay=0.0,
+            kl_in_advantage=coefficient,
             args={"max_steps": 2, "learning_rate": 1e-2},
         )
         seen: list[torch.Tensor] = []
