@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
 import torch
-
-torch.set_num_threads(1)
-
 from live_run import trainer
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
@@ -33,6 +26,7 @@ ARGUMENTS = {
 
 
 def main(model_dir: str, output_dir: str, kind: str) -> None:
+    torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     options = {"sdpo_wrapper": "taid", "hint_gate": None, "gradient_share_steps": 2, "kl_in_advantage": 0.01}
     if kind == "lora":
