@@ -66,6 +66,13 @@ def test_defaults_follow_other_settings(tmp_path: Path) -> None:
     assert (muon.lr, muon.momentum, muon.ns_steps) == (None, 0.95, 5)
 
 
+def test_channel_one_is_grpo_or_cross_entropy(tmp_path: Path) -> None:
+    lm = made(LOGS, tmp_path).channels.lm
+    assert lm is not None
+    assert (lm.weight, lm.train_on_errors) == (1.0, False)
+    assert made(ROLLOUTS, tmp_path).channels.lm is None
+
+
 def test_a_channel_without_data_is_off_unless_it_was_asked_for(tmp_path: Path) -> None:
     assert made(LOGS, tmp_path).channels.replay.beta == 0.0
     assert made(LOGS, tmp_path).channels.sdpo.alpha == 0.1
@@ -172,6 +179,8 @@ def test_every_problem_is_a_line_with_its_path(tmp_path: Path) -> None:
         (ROLLOUTS, ["data.prompts=p.csv"], "data.prompts: p.csv must end in .jsonl or .parquet"),
         (ROLLOUTS, ["environment.class=null"], "environment: it has neither a class nor rewards"),
         (ROLLOUTS, ["environment={arguments: {a: 1}, rewards: m:f}"], "environment.arguments: they are for the class"),
+        (ROLLOUTS, ["channels.lm.weight=0.5"], "channels.lm: with an environment, channel 1 is channels.grpo"),
+        (ROLLOUTS, ["data.traces=t", "channels.sdpo.alpha=0"], "data.traces: with an environment, traces serve"),
         (ROLLOUTS, ["channels.grpo.num_generations=1"], "channels.grpo.num_generations: it must be at least 2"),
         (ROLLOUTS, ["training.batch_size=6"], "6 x 1 = 6, which is no multiple of channels.grpo.num_generations (8)"),
         (ROLLOUTS, ["channels.sdpo={routing: srpo, alpha: 0}"], "channels.sdpo.routing: srpo leaves failed rollouts"),
@@ -190,6 +199,8 @@ def test_combinations_that_cannot_be_meant(
         (LOGS, ["channels.sdpo.teacher=trust_region", "channels.sdpo.trust_region_mix=0.5"]),
         (LOGS, ["channels.sdpo.alpha=0", "channels.replay.beta=0.1", "data.pairs=[a.jsonl, b.jsonl]"]),
         (ROLLOUTS, ["channels.sdpo.alpha=0"]),
+        (ROLLOUTS, ["data.traces=t"]),
+        (LOGS, ["channels.lm={weight: 0, train_on_errors: true}"]),
         (ROLLOUTS, ["training.batch_size=4", "training.gradient_accumulation=2"]),
         (ROLLOUTS, ["training.batch_size=6", "channels.grpo.trl.generation_batch_size=24"]),
         (ROLLOUTS, ["channels.grpo.beta=0.1", "model.lora={}"]),

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import copy
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import processors
 
-from composer_replication.rendering import accepted_hint_role, hint_message_ids, render_conversation, splice_hint
+from composer_replication.rendering import (
+    accepted_hint_role,
+    check_chat_template,
+    hint_message_ids,
+    render_conversation,
+    splice_hint,
+)
 
 CALL = {"type": "function", "function": {"name": "read_file", "arguments": {"path": "a b.py"}}}
 CONVERSATION = [
@@ -97,6 +106,25 @@ def test_an_answer_that_would_melt_into_its_prompt_is_cut_from_it(qwen_tokenizer
     assert spoken(qwen_tokenizer, talk)[:-1] == spoken(qwen_tokenizer, CONVERSATION)
 
 
+def test_offsets_without_white_space_are_understood(qwen_tokenizer: Any) -> None:
+    trimming = copy.deepcopy(qwen_tokenizer)
+    trimming.backend_tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
+    talk = [{"role": "user", "content": "go"}, {"role": "assistant", "content": " Done."}] * 3
+    encoded = trimming(" Done.", return_offsets_mapping=True)
+    assert encoded["offset_mapping"][0][0] == 1
+    assert render_conversation(trimming, talk) == render_conversation(qwen_tokenizer, talk)
+
+
+def test_a_thinking_models_template_is_refused_and_its_training_template_taken(qwen_tokenizer: Any) -> None:
+    thinking = copy.deepcopy(qwen_tokenizer)
+    folder = Path(find_spec("trl").submodule_search_locations[0]) / "chat_templates"  # type: ignore[union-attr, index]
+    thinking.chat_template = (folder / "qwen3.jinja").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match=r"not prefix-preserving.*get_training_chat_template"):
+        check_chat_template(thinking, tools=True, growing=True)
+    thinking.chat_template = (folder / "qwen3_training.jinja").read_text(encoding="utf-8")
+    check_chat_template(thinking, tools=True, growing=True)
+
+
 def test_long_conversations_are_rendered_few_times(tokenizer: Any) -> None:
     rounds = [
         {"role": "assistant", "content": "", "tool_calls": [CALL]},
@@ -135,6 +163,19 @@ def test_a_template_that_rewrites_the_past_late_is_refused(qwen_tokenizer: Any) 
     talk = [{"role": role, "content": f"{number}"} for number in range(5) for role in ("user", "assistant")]
     with pytest.raises(ValueError, match=r"not prefix-preserving: .* up to message 3"):
         render_conversation(forgetful, talk)
+
+
+def test_a_template_that_prompts_with_another_past_is_refused(qwen_tokenizer: Any) -> None:
+    shortening = copy.deepcopy(qwen_tokenizer)
+    shortening.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
+        "{{ '…' if add_generation_prompt and messages | length > 6 and loop.index == 4 else m.content }}"
+        "<|im_end|>{% endfor %}{{ '<|im_start|>assistant' if add_generation_prompt }}"
+    )
+    talk = [{"role": role, "content": f"{number}"} for number in range(5) for role in ("user", "assistant")]
+    render_conversation(shortening, talk[:6])
+    with pytest.raises(ValueError, match=r"not prefix-preserving: .* up to message 9"):
+        render_conversation(shortening, talk)
 
 
 def test_a_role_that_the_template_drops_or_moves_is_not_taken_for_hints(qwen_tokenizer: Any) -> None:

@@ -84,11 +84,15 @@ def _rollouts(config: Config) -> Iterator[str]:
         yield "environment: it has neither a class nor rewards; give one of them"
     if environment.class_ is None and environment.arguments:
         yield "environment.arguments: they are for the class, and none is given"
+    if config.channels.lm is not None:
+        yield "channels.lm: with an environment, channel 1 is channels.grpo; remove it"
+    if config.data.traces is not None and not config.channels.sdpo.alpha:
+        yield "data.traces: with an environment, traces serve channel 2, which is off; raise channels.sdpo.alpha"
     if config.data.prompts is None:
         yield "data.prompts: an environment needs prompts; give a .jsonl or .parquet file with a `prompt` column"
     elif config.data.prompts.suffix not in (".jsonl", ".parquet"):
         yield f"data.prompts: {config.data.prompts} must end in .jsonl or .parquet"
-    processes = _processes()
+    processes = launched_processes()
     rollouts = training.batch_size * training.gradient_accumulation * processes
     set_otherwise = {"generation_batch_size", "steps_per_generation"} & set(grpo.trl)
     if rollouts % grpo.num_generations and not set_otherwise:
@@ -118,7 +122,7 @@ def _optimizer(config: Config) -> Iterator[str]:
         yield f"optimizer.warmup: {optimizer.warmup:g} is neither a share below 1 nor a whole number of steps"
 
 
-def _processes() -> int:
+def launched_processes() -> int:
     """How many processes a launcher (torchrun, accelerate) has started; together they make the batch."""
     given = os.environ.get("WORLD_SIZE", "1")
     return int(given) if given.isdigit() and int(given) > 0 else 1

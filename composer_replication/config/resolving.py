@@ -55,6 +55,8 @@ def resolved(given: Any) -> Any:
         chosen = isinstance(section, dict) and section.get(belonging.choice, _CHOSEN[belonging.choice])
         if isinstance(section, dict) and chosen == belonging.value and section.get(belonging.setting) is None:
             section[belonging.setting] = belonging.default
+    if isinstance(config["channels"], dict) and environment is None and config["channels"].get("lm") is None:
+        config["channels"]["lm"] = {}
     if isinstance(data, dict):
         sdpo, replay = (_section(config, ("channels", name)) for name in ("sdpo", "replay"))
         if isinstance(sdpo, dict) and data.get("traces") is None and environment is None:

@@ -69,7 +69,7 @@ class ModelSection(Section):
     """Of the weights. With training.bf16, float32 weights are computed with in bfloat16 all the same."""
     chat_template: Annotated[str, Field(min_length=1)] = "keep"
     """keep: the tokenizer's own; qwen2_5: the ChatML of Qwen2.5, with tools (default for smollm2, whose own has none);
-    or a Jinja file."""
+    the name of another template that trl ships (qwen3_training, ...); or a Jinja file."""
     attn_implementation: str | None = None
     """How transformers computes attention: sdpa, eager, flash_attention_2, ... (null: its own choice)."""
     lora: LoraSection | None = None
@@ -82,7 +82,7 @@ class DataSection(Section):
     traces: AnyPath | None = None
     """A folder that `composer-replication ingest` wrote."""
     pairs: Paths = ()
-    """Files that `composer-replication pairs` or `normalize` wrote, as JSONL."""
+    """Files that `composer-replication pairs` or `normalize` wrote: .jsonl, or .parquet of --preference."""
     prompts: AnyPath | None = None
     """Tasks for the environment, .jsonl or .parquet: a `prompt` a row (text or chat messages), and whatever columns the
     environment and the rewards read."""
@@ -128,6 +128,15 @@ class EnvironmentSection(Section):
     """Keyword arguments for making the environment."""
     rewards: Annotated[tuple[RewardSection, ...], Field(strict=False), _Rewards] = ()
     """Reward functions, by name or with weight and arguments."""
+
+
+class LmSection(Section):
+    """Channel 1 without an environment: cross-entropy on the assistant turns of the traces."""
+
+    weight: Weight = 1.0
+    """Its weight; 0 leaves it out."""
+    train_on_errors: bool = False
+    """Imitate the turns that went wrong as well. Without it they are context, and channel 2's."""
 
 
 class GrpoSection(Section):
@@ -182,7 +191,7 @@ class GateSection(Section):
     """Which hints are left out, and counted."""
 
     min_gap: Weight = 0.01
-    """Hints whose teacher differs less than this from the student."""
+    """Hints that change a token's log-probability by less than this on average, in nats."""
     drop_conflicts: bool = True
     """Hints that make rewarded tokens less likely."""
 
@@ -249,8 +258,10 @@ class ReplaySection(Section):
 class ChannelsSection(Section):
     """The three losses that are added up."""
 
+    lm: LmSection | None = None
+    """Channel 1 without an environment (null with one)."""
     grpo: GrpoSection = GrpoSection()
-    """Channel 1."""
+    """Channel 1 with an environment."""
     sdpo: SdpoSection = SdpoSection()
     """Channel 2."""
     replay: ReplaySection = ReplaySection()
@@ -322,8 +333,8 @@ class TrainingSection(Section):
     """Steps between entries in metrics.jsonl and samples.jsonl."""
     samples_per_log: Annotated[int, Field(ge=0)] = 4
     """Rollouts in each entry of samples.jsonl."""
-    inactive_patience: Count = 20
-    """A channel that is on and has had no data for so many steps is warned of."""
+    inactive_patience: Annotated[int, Field(ge=0)] = 20
+    """A channel that is on and has had no data for so many steps is warned of; 0: never."""
     gradient_share_every: Annotated[int, Field(ge=0)] = 50
     """Steps between measurements of each channel's share of the gradient; 0: never."""
     report_to: Texts = ()

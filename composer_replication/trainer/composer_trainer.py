@@ -192,18 +192,20 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         self._replay_batch_size = replay_batch_size or max(1, self.args.per_device_train_batch_size // 2)
         pairs = None
         if beta_replay > 0 and replay_dataset is not None:
-            pairs = replay_pairs(
-                self.model,
-                self._templated,
-                replay_dataset,
-                max_length=replay_max_length,
-                needs_reference=dpo_variant == "dpo",
-                cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
-                batch_size=self._replay_batch_size,
-                seed=self.args.seed,
-                process_index=self.accelerator.process_index,
-                num_processes=self.accelerator.num_processes,
-            )
+            # One process scores the pairs and writes the cache, the others read it.
+            with self.accelerator.main_process_first():
+                pairs = replay_pairs(
+                    self.model,
+                    self._templated,
+                    replay_dataset,
+                    max_length=replay_max_length,
+                    needs_reference=dpo_variant == "dpo",
+                    cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
+                    batch_size=self._replay_batch_size,
+                    seed=self.args.seed,
+                    process_index=self.accelerator.process_index,
+                    num_processes=self.accelerator.num_processes,
+                )
         self._traces = None
         if on_policy and trace_dataset is not None:
             self._traces = TraceBatches.for_trainer(

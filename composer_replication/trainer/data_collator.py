@@ -65,6 +65,8 @@ class CollatorConfig:
         hint_role: of the hint's message; "user" is taken where the template does not accept it.
         train_on_errors: False leaves the turns that the student got wrong out of `response_mask`. They stay in the
             context, and in channel 2.
+        max_windows: how many rows a conversation that is too long may become. The first is its end; each further one
+            ends with an error that would be lost, the latest first.
         system_prompt: put first in every conversation, unless the trace has one of its own.
         strip_thinking: leave the assistant's thinking out of the text.
     """
@@ -80,12 +82,14 @@ class CollatorConfig:
     sdpo_target: SDPOTarget = "erring_turn"
     hint_role: str = "system"
     train_on_errors: bool = True
+    max_windows: int = 1
     system_prompt: str | None = None
     strip_thinking: bool = True
 
     def __post_init__(self) -> None:
         check_count("max_seq_len", self.max_seq_len)
         check_count("max_dpo_seq_len", self.max_dpo_seq_len)
+        check_count("max_windows", self.max_windows)
         check_choice("sdpo_target", self.sdpo_target, ("erring_turn", "recovery_turn"))
         if self.ignore_index > 0:
             raise ValueError(f"ignore_index must not be above 0, which marks loss in a mask; got {self.ignore_index}")
@@ -159,6 +163,7 @@ class ComposerDataCollator:
         maker = RowMaker(
             tokenizer=self.tokenizer,
             max_length=config.max_seq_len,
+            max_windows=config.max_windows,
             hint_generator=config.hint_generator if config.enable_sdpo else None,
             target=config.sdpo_target,
             hint_role=config.hint_role,
@@ -166,10 +171,11 @@ class ComposerDataCollator:
         )
         try:
             rows = [
-                maker.row(conversation, turns, tools, stats)
+                row
                 for conversation in conversations(
                     turns, system_prompt=config.system_prompt, strip_thinking=config.strip_thinking
                 )
+                for row in maker.rows(conversation, turns, tools, stats)
             ]
         except ValueError as error:
             raise ValueError(f"trace {example.get('trace_id', '?')!r}: {error}") from error

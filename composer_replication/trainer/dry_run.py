@@ -7,10 +7,11 @@ from typing import Any
 
 from composer_replication.config import Config
 from composer_replication.trainer.memory_estimate import MemoryEstimate, estimate_memory
-from composer_replication.trainer.model_loading import check_model, check_tools, empty_model, load_tokenizer
+from composer_replication.trainer.model_loading import check_model, empty_model
+from composer_replication.trainer.preference_rows import PreferenceStats, preference_rows
 from composer_replication.trainer.run_directory import RunDirectory, step_of
-from composer_replication.trainer.training_data import TrainingData, load_training_data, makes_tool_calls
-from composer_replication.trainer.training_run import check_environment
+from composer_replication.trainer.training_data import TrainingData
+from composer_replication.trainer.training_run import check_environment, checked_inputs
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,8 @@ def dry_run(config: Config) -> DryRun:
     """
     checkpoint = RunDirectory(config.training.output_dir).checkpoint(config)
     check_environment(config)
-    data = load_training_data(config.data)
-    tokenizer = load_tokenizer(config.model)
-    if config.environment is not None and config.environment.class_ is not None:
-        check_tools(tokenizer, "environment.class")
-    if makes_tool_calls(data):
-        check_tools(tokenizer, "data.traces")
+    data, tokenizer = checked_inputs(config)
+    _count_pairs(config, data, tokenizer)
     model = empty_model(config.model)
     check_model(model, tokenizer, config.model)
     return DryRun(
@@ -69,6 +66,17 @@ def dry_run(config: Config) -> DryRun:
     )
 
 
+def _count_pairs(config: Config, data: TrainingData, tokenizer: Any) -> None:
+    """Render the pairs as a run would, to say how many of them can be used."""
+    if not data.pairs:
+        return
+    stats = PreferenceStats()
+    preference_rows(tokenizer, data.pairs, max_length=config.channels.replay.max_length, stats=stats)
+    data.counts["pairs"] |= {"usable": stats.pairs, **stats.pairs_dropped}
+    if stats.prompts_truncated:
+        data.counts["pairs"]["prompts_truncated"] = stats.prompts_truncated
+
+
 def channel_plans(config: Config, data: TrainingData) -> tuple[ChannelPlan, ...]:
     """The three channels, as far as the data tells beforehand."""
     grpo, sdpo, replay = config.channels.grpo, config.channels.sdpo, config.channels.replay
@@ -76,8 +84,10 @@ def channel_plans(config: Config, data: TrainingData) -> tuple[ChannelPlan, ...]
         prompts = data.counts["prompts"]["prompts"]
         first = ChannelPlan("grpo", None, True, f"{prompts:,} prompts, {grpo.num_generations} rollouts of each")
     else:
-        turns = data.counts["traces"]["assistant_turns"]
-        first = ChannelPlan("cross-entropy", None, True, f"no environment: imitates {turns:,} assistant turns")
+        turns, lm = data.counts["traces"]["assistant_turns"], config.channels.lm
+        weight = 1.0 if lm is None else lm.weight
+        why = f"no environment: imitates {turns:,} assistant turns" if weight else "its weight is 0"
+        first = ChannelPlan("lm", weight, bool(weight), why)
     return (
         first,
         ChannelPlan("sdpo", sdpo.alpha, *_sdpo(config, data)),
@@ -107,4 +117,4 @@ def _replay(config: Config, data: TrainingData) -> tuple[bool, str]:
     if not config.channels.replay.beta:
         return False, "its weight is 0"
     counts = data.counts["pairs"]
-    return True, f"{counts['usable']:,} of {counts['pairs']:,} pairs can be used"
+    return counts["usable"] > 0, f"{counts['usable']:,} of {counts['pairs']:,} pairs can be used"

@@ -1,57 +1,83 @@
-"""Which examples come next, from a position alone: shuffled per epoch, shared out among processes, resumable."""
+"""Which examples come next: shuffled per epoch, shared out among processes, resumable.
+
+The order is a function of seed and epoch alone, so it neither takes from nor gives to the random state that rollouts
+are sampled with, and a run that was killed goes on with exactly the next examples.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
-
-import torch
 
 
 class EpochPositions:
-    """An endless walk over `count` examples; every epoch is a new permutation that `seed` and its number decide.
+    """An endless walk over `count` examples.
 
-    The global random state is neither used nor changed. All processes together see every example once per epoch, up to
-    a remainder that is smaller than their number.
+    The epochs' permutations form one stream. Process p of n takes every n-th example of it, from the p-th on: all of
+    them together see each example once in an epoch, whether or not the number of examples divides.
+
+    Raises:
+        ValueError: no examples, or a process outside the range.
     """
 
     def __init__(self, count: int, *, seed: int, process_index: int = 0, num_processes: int = 1) -> None:
         if count < 1:
             raise ValueError("there must be at least one example to draw from, got none")
+        if not 0 <= process_index < num_processes:
+            raise ValueError(f"process_index must be in 0..{num_processes - 1} (num_processes - 1), got {process_index}")
         self._count = count
         self._seed = seed
         self._process_index = process_index
         self._num_processes = num_processes
-        self._taken = 0
-        self._epoch = -1
-        self._order: list[int] = []
+        # Where in the stream process 0 goes on: it says it for all, since all have drawn equally often.
+        self._position = 0
+        self._order: tuple[int, list[int]] | None = None
+
+    @property
+    def epoch(self) -> float:
+        """How often the examples have been seen."""
+        return self._position / self._count
 
     def next(self, size: int) -> list[int]:
-        """The next `size` examples of this process."""
-        first = self._taken
-        self._taken += size
-        return [self._at(position * self._num_processes + self._process_index) for position in range(first, self._taken)]
-
-    def state_dict(self) -> dict[str, int]:
-        """How many examples have been taken, and of how many."""
-        return {"taken": self._taken, "count": self._count, "seed": self._seed}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where the state was taken.
+        """The next `size` examples of this process; they may reach into the next epoch.
 
         Raises:
-            ValueError: it is of another data set or seed.
+            ValueError: a size below 1.
         """
-        if (state["count"], state["seed"]) != (self._count, self._seed):
-            raise ValueError(
-                f"the position is in {state['count']} examples shuffled by seed {state['seed']}, here are {self._count} "
-                f"and seed {self._seed}: resume with the same data and seed"
-            )
-        self._taken = state["taken"]
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got {size}")
+        places = [self._place(self._position + self._process_index + self._num_processes * n) for n in range(size)]
+        self._position += self._num_processes * size
+        return places
 
-    def _at(self, position: int) -> int:
-        epoch, place = divmod(position, self._count)
-        if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
-            self._order = torch.randperm(self._count, generator=generator).tolist()
-            self._epoch = epoch
-        return self._order[place]
+    def state_dict(self) -> dict[str, int]:
+        """The position, and what it is a position in; the same in every process."""
+        return {"position": self._position, "seed": self._seed, "count": self._count}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on behind what was drawn before `state_dict`; the number of processes may be another.
+
+        Raises:
+            ValueError: the state is of other examples or another seed, or lacks something.
+        """
+        mine = self.state_dict()
+        if missing := mine.keys() - state.keys():
+            raise ValueError(f"the position's state lacks {', '.join(sorted(missing))}")
+        for name, what in (("seed", "another seed"), ("count", "another number of examples")):
+            if state[name] != mine[name]:
+                raise ValueError(
+                    f"the position was saved with {what} ({state[name]}, here {mine[name]}): resume with the same data "
+                    "and seed, or start a new run"
+                )
+        if state["position"] < 0:
+            raise ValueError(f"a position must not be negative, got {state['position']}")
+        self._position = int(state["position"])
+
+    def _place(self, stream_position: int) -> int:
+        epoch, place = divmod(stream_position, self._count)
+        if self._order is None or self._order[0] != epoch:
+            order = list(range(self._count))
+            # Seeded by a text, `random` hashes it: neighbouring seeds and epochs have nothing in common.
+            random.Random(f"{self._seed}/{epoch}").shuffle(order)
+            self._order = epoch, order
+        return self._order[1][place]

@@ -7,6 +7,7 @@ chunks); they depend on kernels and sequence lengths, and are the part to be tak
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,20 +65,27 @@ def estimate_memory(config: Config, empty_model: Any) -> MemoryEstimate:
         weights=_bytes(model.parameters()),
         gradients=_bytes(trainable),
         optimizer=states,
-        teacher=_teacher(config, whole, _bytes(trainable)),
-        reference=whole if config.channels.grpo.beta and config.model.lora is None else 0,
+        teacher=_teacher(config, trainable),
+        reference=_reference(config, whole),
         activations=_activations(config, empty_model.config.get_text_config()),
     )
 
 
-def _teacher(config: Config, whole: int, trainable: int) -> int:
+def _teacher(config: Config, trainable: Sequence[torch.Tensor]) -> int:
     sdpo = config.channels.sdpo
     if not sdpo.alpha or sdpo.teacher == "live":
         return 0
-    if config.model.lora is not None:
-        # Without the adapter the model is its own initial self; the average is of the adapter's update alone.
-        return trainable if sdpo.teacher == "ema" else 0
-    return whole
+    if sdpo.teacher == "ema":
+        # Averages are kept in float32: in bfloat16, small steps would be lost.
+        return sum(one.numel() * max(4, one.element_size()) for one in trainable)
+    # With the adapter off, a model is its own initial self.
+    return 0 if config.model.lora is not None else _bytes(trainable)
+
+
+def _reference(config: Config, whole: int) -> int:
+    grpo = config.channels.grpo
+    copies = bool(grpo.beta) + bool(grpo.kl_in_advantage)
+    return 0 if config.model.lora is not None else copies * whole
 
 
 def _activations(config: Config, shape: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,12 +183,13 @@ def _chat_template(name: str) -> str | None:
     """The text of a template; None keeps the tokenizer's own."""
     if name == "keep":
         return None
-    if name == "qwen2_5":
-        return _template_text("qwen2_5.jinja")
     path = Path(name).expanduser()
-    if not path.is_file():
-        raise ValueError(f"model.chat_template: {name}: there is no such file; or say keep, or qwen2_5")
-    return path.read_text(encoding="utf-8")
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    if name.replace("_", "").isalnum():
+        with suppress(FileNotFoundError):
+            return _template_text(f"{name}.jinja")
+    raise ValueError(f"model.chat_template: {name} is no file, and no template that trl ships; or say keep, or qwen2_5")
 
 
 def _not_loaded(settings: ModelSection, what: str, error: Exception) -> str:

@@ -89,12 +89,8 @@ def _weights_under_adapters(base: nn.Module) -> dict[str, Any]:
     """The state of the model that PEFT changed in place, without what PEFT put in and under the names from before."""
     added: list[str] = []
     for path, module in base.named_modules():
-        if not (hasattr(module, "disable_adapters") and hasattr(module, "adapter_layer_names")):
-            continue
-        added += [f"{path}.{name}." for name in (*module.adapter_layer_names, *module.other_param_names)]
-        children = [name for name, _ in module.named_children()]
-        if "original_module" in children:
-            added += [f"{path}.{name}." for name in children if name != "original_module"]
+        if hasattr(module, "disable_adapters") and hasattr(module, "adapter_layer_names"):
+            added += [f"{path}.{name}." for name in (*module.adapter_layer_names, *module.other_param_names)]
     wrappers = (".token_adapter.", ".base_layer.", ".original_module.")
     weights: dict[str, Any] = {}
     for name, tensor in base.state_dict().items():

@@ -1,26 +1,32 @@
-"""Channel 3's pairs in an order of their own.
-
-The order is a function of seed and epoch alone, so it neither takes from nor gives to the random state that rollouts
-are sampled with, and a run that was killed goes on with exactly the next pairs.
-"""
+"""Channel 3's pairs, batch by batch, in an order of their own."""
 
 from __future__ import annotations
 
 import hashlib
-import random
 from array import array
 from collections.abc import Mapping, Sequence
 
 import torch
 
+from composer_replication.trainer.epoch_positions import EpochPositions
 from composer_replication.trainer.preference_rows import PreferenceRow
 
 
 class ReplayPairs:
     """An endless supply of batches of pairs.
 
-    The epochs' permutations form one stream. Process p of n takes every n-th pair of it, from the p-th on: all of them
-    together see each pair once in an epoch, whether or not the number of pairs divides.
+    Args:
+        rows: the pairs, in the same order in every process.
+        references: (N, 2) summed log-probabilities of chosen and rejected under the reference policy; None: the loss
+            needs none.
+        seed: with the epoch, of the order.
+        pad_token_id: what rows are filled up with. It is masked.
+        process_index: which process this is.
+        num_processes: how many there are.
+
+    Raises:
+        ValueError: no rows, a row with an empty part, references of another shape or not finite, or a process outside
+            the range.
     """
 
     def __init__(
@@ -33,50 +39,38 @@ class ReplayPairs:
         process_index: int = 0,
         num_processes: int = 1,
     ) -> None:
-        """Take the pairs.
-
-        Args:
-            rows: the pairs, in the same order in every process.
-            references: (N, 2) summed log-probabilities of chosen and rejected under the reference policy; None: the
-                loss needs none.
-            seed: with the epoch, of the order.
-            pad_token_id: what rows are filled up with. It is masked.
-            process_index: which process this is.
-            num_processes: how many there are.
-
-        Raises:
-            ValueError: no rows, a row with an empty part, references of another shape or not finite, or a process
-                outside the range.
-        """
         check_rows(rows)
-        if references is not None:
-            if references.shape != (len(rows), 2):
-                raise ValueError(f"references has shape {tuple(references.shape)}, expected ({len(rows)}, 2)")
-            if not bool(torch.isfinite(references).all()):
-                raise ValueError("references holds values that are not finite: compute them again")
-        if not 0 <= process_index < num_processes:
-            raise ValueError(
-                f"process_index must be in 0..{num_processes - 1} (num_processes - 1), got {process_index}"
-            )
         self._rows = rows
-        self._pairs = int(rows_digest(rows)[:15], 16)
-        self._references = references
-        self._seed = seed
+        self._digest = int(rows_digest(rows)[:15], 16)
+        self._references: torch.Tensor | None = None
+        self.references = references
         self._pad_token_id = pad_token_id
-        self._process_index = process_index
-        self._num_processes = num_processes
-        # Where in the stream process 0 goes on: it says it for all, since all have drawn equally often.
-        self._position = 0
-        self._order: tuple[int, list[int]] | None = None
+        self._positions = EpochPositions(
+            len(rows), seed=seed, process_index=process_index, num_processes=num_processes
+        )
 
     def __len__(self) -> int:
         """The number of pairs, of all processes."""
         return len(self._rows)
 
     @property
+    def references(self) -> torch.Tensor | None:
+        """The reference policy's log-probabilities, (N, 2)."""
+        return self._references
+
+    @references.setter
+    def references(self, references: torch.Tensor | None) -> None:
+        if references is not None:
+            if references.shape != (len(self._rows), 2):
+                raise ValueError(f"references has shape {tuple(references.shape)}, expected ({len(self._rows)}, 2)")
+            if not bool(torch.isfinite(references).all()):
+                raise ValueError("references holds values that are not finite: compute them again")
+        self._references = references
+
+    @property
     def epoch(self) -> float:
         """How often the pairs have been seen."""
-        return self._position / len(self._rows)
+        return self._positions.epoch
 
     def next_batch(self, size: int, device: torch.device | str) -> dict[str, torch.Tensor]:
         """The next `size` pairs of this process; a batch may reach into the next epoch.
@@ -88,10 +82,7 @@ class ReplayPairs:
         Raises:
             ValueError: a size below 1.
         """
-        if size < 1:
-            raise ValueError(f"size must be at least 1, got {size}")
-        places = [self._place(self._position + self._process_index + self._num_processes * n) for n in range(size)]
-        self._position += self._num_processes * size
+        places = self._positions.next(size)
         batch = preference_batch([self._rows[place] for place in places], pad_token_id=self._pad_token_id)
         if self._references is not None:
             chosen, rejected = self._references[places].unbind(1)
@@ -100,7 +91,7 @@ class ReplayPairs:
 
     def state_dict(self) -> dict[str, int]:
         """The position, and what it is a position in; the same in every process."""
-        return {"position": self._position, "seed": self._seed, "pairs": self._pairs}
+        return {**self._positions.state_dict(), "pairs": self._digest}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Go on behind the batches that were drawn before `state_dict`; the number of processes may be another.
@@ -108,27 +99,14 @@ class ReplayPairs:
         Raises:
             ValueError: the state is of other pairs or another seed, or lacks something.
         """
-        mine = self.state_dict()
-        if missing := mine.keys() - state.keys():
-            raise ValueError(f"the replay pairs' state lacks {', '.join(sorted(missing))}")
-        for name, what in (("seed", "another seed"), ("pairs", "other pairs")):
-            if state[name] != mine[name]:
-                raise ValueError(
-                    f"the replay pairs' state was saved with {what} ({state[name]}, here {mine[name]}): resume with "
-                    "the same replay_dataset and seed, or start a new run"
-                )
-        if state["position"] < 0:
-            raise ValueError(f"the replay pairs' position must not be negative, got {state['position']}")
-        self._position = int(state["position"])
-
-    def _place(self, stream_position: int) -> int:
-        epoch, place = divmod(stream_position, len(self._rows))
-        if self._order is None or self._order[0] != epoch:
-            order = list(range(len(self._rows)))
-            # Seeded by a text, `random` hashes it: neighbouring seeds and epochs have nothing in common.
-            random.Random(f"{self._seed}/{epoch}").shuffle(order)
-            self._order = epoch, order
-        return self._order[1][place]
+        if "pairs" not in state:
+            raise ValueError("the replay pairs' state lacks pairs")
+        if state["pairs"] != self._digest:
+            raise ValueError(
+                f"the replay pairs' state was saved with other pairs ({state['pairs']}, here {self._digest}): resume "
+                "with the same replay_dataset, or start a new run"
+            )
+        self._positions.load_state_dict(state)
 
 
 def preference_batch(rows: Sequence[PreferenceRow], *, pad_token_id: int) -> dict[str, torch.Tensor]:

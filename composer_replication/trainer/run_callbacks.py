@@ -18,12 +18,15 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, trainer: Any, directory: RunDirectory, count: int) -> None:
         self._trainer, self._directory, self._count = trainer, directory, count
+        self._last_step = -1
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Called by the trainer; other processes than the first write nothing."""
         logs = self._trainer._logs
-        if not state.is_world_process_zero or not logs["prompt"]:
+        # The summary at the end of a run is logged under its last step once more.
+        if not state.is_world_process_zero or not logs["prompt"] or state.global_step == self._last_step:
             return
+        self._last_step = state.global_step
         rewards = {name: list(values) for name, values in logs["rewards"].items()}
         prompts, completions, advantages = (list(logs[name]) for name in ("prompt", "completion", "advantages"))
         self._directory.add_samples(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -22,9 +21,10 @@ from typing import Any
 import composer_replication
 from composer_replication._whole_file import whole_file
 from composer_replication.config import Config, ConfigError, load_config
+from composer_replication.config.combinations import launched_processes
+from composer_replication.trainer.checkpoint import last_complete_checkpoint
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "safetensors")
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 # What may be another on resuming: it changes how long a run is or what is told of it, not what is learned.
 _FREE = frozenset(
     {
@@ -58,18 +58,18 @@ class RunDirectory:
         resume = config.training.resume
         if resume not in ("auto", "never"):
             given = Path(resume).expanduser()
-            if not _is_complete(given):
+            if not (given / "trainer_state.json").is_file():
                 raise ValueError(f"training.resume: {resume} is no checkpoint: there is no trainer_state.json in it")
             return given
-        checkpoints = self.checkpoints()
+        checkpoint = last_complete_checkpoint(self.folder, processes=launched_processes())
         if resume == "never":
-            if self.config_file.exists() or checkpoints:
+            if self.config_file.exists() or checkpoint is not None:
                 raise ValueError(
                     f"training.output_dir: {self.folder} holds a run; give another directory, or training.resume: auto"
                 )
             return None
         if not self.config_file.exists():
-            if checkpoints:
+            if checkpoint is not None:
                 raise ValueError(
                     f"training.output_dir: {self.folder} holds checkpoints and no config.yaml to tell of what; "
                     "give another directory, or name the checkpoint in training.resume"
@@ -81,22 +81,17 @@ class RunDirectory:
             raise ValueError(
                 f"{error}; the run in {self.folder} was of another version: give another directory"
             ) from None
-        if checkpoints:
+        if checkpoint is not None:
             difference = first_difference(earlier, config)
             if difference is not None:
                 raise ValueError(
                     f"training.output_dir: {self.folder} holds a run with another configuration: {difference}; "
                     "give another directory, or the same configuration"
                 )
-        return checkpoints[-1] if checkpoints else None
+        return checkpoint
 
-    def checkpoints(self) -> list[Path]:
-        """The complete checkpoints, oldest first. One that was being written when the run was killed is none."""
-        found = [path for path in self.folder.glob("checkpoint-*") if _CHECKPOINT.fullmatch(path.name)]
-        return sorted(filter(_is_complete, found), key=step_of)
-
-    def begin(self, config: Config, checkpoint: Path | None) -> None:
-        """Write down what is about to run, and drop the samples that it will write again.
+    def begin(self, config: Config, resumed_from: int) -> None:
+        """Write down what is about to run behind a step, and drop the samples that it will write again.
 
         Raises:
             OSError: the directory cannot be written.
@@ -105,7 +100,7 @@ class RunDirectory:
             temporary.write_text(config.to_yaml(), encoding="utf-8")
         with whole_file(self.folder / "environment.json", "runs") as temporary:
             temporary.write_text(json.dumps(environment(config), indent=2) + "\n", encoding="utf-8")
-        self._keep_samples(0 if checkpoint is None else step_of(checkpoint))
+        self._keep_samples(resumed_from)
 
     def add_samples(self, samples: Iterable[Mapping[str, Any]]) -> None:
         """Append samples to samples.jsonl."""
@@ -129,9 +124,6 @@ class RunDirectory:
 
 def step_of(checkpoint: Path) -> int:
     """The step after which a checkpoint was written."""
-    found = _CHECKPOINT.fullmatch(checkpoint.name)
-    if found is not None:
-        return int(found[1])
     return int(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["global_step"])
 
 
@@ -163,15 +155,6 @@ def environment(config: Config) -> dict[str, Any]:
         "git_commit": _git_commit(),
         "seed": config.training.seed,
     }
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    """Whether the trainer got to the end of writing it: its own state comes last."""
-    try:
-        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(state, dict) and isinstance(state.get("global_step"), int)
 
 
 def _depends_on_steps(config: Config) -> bool:

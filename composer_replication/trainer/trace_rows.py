@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from jinja2.exceptions import TemplateError
 
@@ -43,6 +43,17 @@ class TraceRow:
     sites: list[HintedTurn]
 
 
+class _Window(NamedTuple):
+    """A part of a conversation's ids that makes a row."""
+
+    first: int
+    end: int
+
+    def holds(self, turn: AssistantTurn) -> bool:
+        """Whether a turn is in it, header and all; the first token of a row is not predicted by anything."""
+        return self.first <= turn.header and self.first < turn.start and turn.stop <= self.end
+
+
 @dataclass
 class RowStats:
     """What became of the conversations.
@@ -50,7 +61,8 @@ class RowStats:
     `sites` are turns with a hint. `sites_dropped` counts errors without one by reason: "not the student's mistake", "no
     recovery turn", "truncated" (it stands in the part of a long row that was cut), "too long" (hint and turn exceed the
     limit), "refused by the chat template". `hints_missing` are those that the hint generator had nothing to say about.
-    `hint_role_used` counts the hints by the role they were given in. `truncated_tokens` were cut from `truncated_rows`.
+    `hint_role_used` counts the hints by the role they were given in. `truncated_rows`
+    conversations were too long; `truncated_tokens` of them are in no row.
     """
 
     rows: int = 0
@@ -68,21 +80,23 @@ class RowMaker:
 
     tokenizer: Any
     max_length: int
+    max_windows: int
     hint_generator: HintGenerator | None
     target: SDPOTarget
     hint_role: str
     train_on_errors: bool
 
-    def row(
+    def rows(
         self,
         conversation: Conversation,
         turns: Sequence[Turn],
         tools: Sequence[dict[str, Any]] | None,
         stats: RowStats,
-    ) -> TraceRow:
+    ) -> list[TraceRow]:
         """Render one conversation of the trace that has these turns.
 
-        A row that is too long loses what follows the last turn that carries loss, then its beginning.
+        One that is too long loses what follows the last turn that carries loss, then its beginning. Further windows, if
+        they are allowed, end with the latest errors that would be lost.
 
         Raises:
             ValueError: the chat template refuses the conversation, or cannot be aligned.
@@ -91,29 +105,56 @@ class RowMaker:
             rendered = render_conversation(self.tokenizer, conversation.messages, tools=tools)
         except (TemplateError, TypeError) as error:
             raise ValueError(f"the chat template refuses the conversation: {' '.join(str(error).split())}") from error
+        ids = rendered.ids
         spans = {turn.message: turn for turn in rendered.turns}
-        mask = [0] * len(rendered.ids)
-        for message in conversation.learned:
-            if self.train_on_errors or not is_erring(_turn_at(conversation, turns, message)):
-                span = spans[message]
-                mask[span.start : span.stop] = [1] * (span.stop - span.start)
-        first, end = 0, len(rendered.ids)
-        if end > self.max_length:
-            end = max(spans[message].stop for message in conversation.learned)
-            first = max(0, end - self.max_length)
+        hints = [
+            (spans[message], hint)
+            for message, hint in (
+                () if self.hint_generator is None else self._hints(conversation, turns, self.hint_generator, stats)
+            )
+        ]
+        windows = [_Window(0, len(ids))]
+        if len(ids) > self.max_length:
+            windows = self._windows([spans[message] for message in conversation.learned], [span for span, _ in hints])
             stats.truncated_rows += 1
-            stats.truncated_tokens += len(rendered.ids) - (end - first)
-        sites = []
-        if self.hint_generator is not None:
-            for message, hint in self._hints(conversation, turns, self.hint_generator, stats):
-                site = self._site(conversation, rendered.ids, spans[message], hint, tools, first, stats)
-                if isinstance(site, str):
-                    stats.sites_dropped[site] += 1
-                else:
-                    sites.append(site)
-        stats.rows += 1
-        stats.sites += len(sites)
-        return TraceRow(rendered.ids[first:end], mask[first:end], sites)
+            stats.truncated_tokens += len(ids) - len({at for window in windows for at in range(*window)})
+        masks = [[0] * len(ids) for _ in windows]
+        for message in conversation.learned:
+            span = spans[message]
+            if self.train_on_errors or not is_erring(_turn_at(conversation, turns, message)):
+                # A turn is learned once: in the last window that has all of it, or else in one that has its end.
+                within = [window.holds(span) for window in windows]
+                cut = [window.first < span.stop <= window.end for window in windows]
+                if any(cut):
+                    mask = masks[(within if any(within) else cut).index(True)]
+                    mask[span.start : span.stop] = [1] * (span.stop - span.start)
+        sites: list[list[HintedTurn]] = [[] for _ in windows]
+        for span, hint in hints:
+            number = next((number for number, window in enumerate(windows) if window.holds(span)), None)
+            site: HintedTurn | str = "truncated"
+            if number is not None:
+                site = self._site(conversation, ids, span, hint, tools, windows[number].first, stats)
+            if isinstance(site, str):
+                stats.sites_dropped[site] += 1
+            elif number is not None:
+                sites[number].append(site)
+        stats.rows += len(windows)
+        stats.sites += sum(map(len, sites))
+        return [
+            TraceRow(ids[first:end], mask[first:end], made)
+            for (first, end), mask, made in zip(windows, masks, sites, strict=True)
+        ]
+
+    def _windows(self, learned: Sequence[AssistantTurn], hinted: Sequence[AssistantTurn]) -> list[_Window]:
+        """What to keep of a conversation that is too long; later windows first."""
+        ends = [max(span.stop for span in learned), *(span.stop for span in reversed(hinted))]
+        windows: list[_Window] = []
+        for end, span in zip(ends, [None, *reversed(hinted)], strict=True):
+            window = _Window(max(0, end - self.max_length), end)
+            lost = span is None or not any(one.holds(span) for one in windows)
+            if lost and len(windows) < self.max_windows and (span is None or window.holds(span)):
+                windows.append(window)
+        return windows
 
     def _hints(
         self, conversation: Conversation, turns: Sequence[Turn], hint_generator: HintGenerator, stats: RowStats
@@ -153,9 +194,6 @@ class RowMaker:
         stats: RowStats,
     ) -> HintedTurn | str:
         """The hinted turn in a row that begins at `first`, or the reason why there is none."""
-        # The first token of a row is not predicted by anything.
-        if span.header < first or span.start == first:
-            return "truncated"
         context = conversation.messages[: span.message]
         try:
             role = accepted_hint_role(self.tokenizer, context, role=self.hint_role, tools=tools)

@@ -73,6 +73,8 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         # Pairs come from the sampler, which has their reference log-probabilities.
         config.enable_replay_dpo = False
         self.collator = ComposerDataCollator(tokenizer=processing_class, config=config)
+        # A trace's turns are no argument of the model, and must reach the collator all the same.
+        args.remove_unused_columns = False
         super().__init__(
             model=model,
             args=args,
@@ -89,18 +91,19 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         given = [*(replay_dataset or ()), *(pair for one in train_dataset for pair in one.get("dpo_pairs") or ())]
         pairs = None
         if settings.beta_replay > 0 and given:
-            pairs = replay_pairs(
-                self.model,
-                processing_class,
-                given,
-                max_length=replay_max_length,
-                needs_reference=settings.dpo_variant == "dpo",
-                cache_dir=Path(reference_cache or Path(args.output_dir, "reference_logprobs")),
-                batch_size=self._replay_batch_size,
-                seed=args.seed,
-                process_index=self.accelerator.process_index,
-                num_processes=self.accelerator.num_processes,
-            )
+            with self.accelerator.main_process_first():
+                pairs = replay_pairs(
+                    self.model,
+                    processing_class,
+                    given,
+                    max_length=replay_max_length,
+                    needs_reference=settings.dpo_variant == "dpo",
+                    cache_dir=Path(reference_cache or Path(args.output_dir, "reference_logprobs")),
+                    batch_size=self._replay_batch_size,
+                    seed=args.seed,
+                    process_index=self.accelerator.process_index,
+                    num_processes=self.accelerator.num_processes,
+                )
         self.channels = ChannelEngine(
             self.model,
             settings,

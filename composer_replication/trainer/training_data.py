@@ -25,7 +25,7 @@ _NORMALIZED_KEYS = ("state_id", "state_messages", "chosen_messages", "rejected_m
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run learns from. `counts` says how much of what there is, and why the rest cannot be used."""
+    """What a run learns from. `counts` says how much there is of what."""
 
     traces: list[TraceExample]
     pairs: list[Any]
@@ -35,8 +35,6 @@ class TrainingData:
 
 def load_training_data(settings: DataSection) -> TrainingData:
     """Read what the settings name.
-
-    Pairs without a prompt, with an empty side or with two equal sides are left out and counted.
 
     Raises:
         ValueError: a file or folder is missing, empty, or holds something else; the message names the setting.
@@ -52,13 +50,10 @@ def load_training_data(settings: DataSection) -> TrainingData:
             raise ValueError(f"data.traces: {settings.traces} holds no turn of an assistant: there is nothing to learn")
         counts["traces"] = {"traces": len(traces), **counted}
     if settings.pairs:
-        left_out: Counter[str] = Counter()
-        pairs = list(_usable(islice(_pairs(settings.pairs), settings.max_pairs), left_out))
+        pairs = list(islice(_pairs(settings.pairs), settings.max_pairs))
         if not pairs:
-            files = ", ".join(map(str, settings.pairs))
-            why = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()) or "there is none"
-            raise ValueError(f"data.pairs: {files}: no pair can be used ({why})")
-        counts["pairs"] = {"pairs": len(pairs) + sum(left_out.values()), "usable": len(pairs), **left_out}
+            raise ValueError(f"data.pairs: {', '.join(map(str, settings.pairs))}: there is no pair in it")
+        counts["pairs"] = {"pairs": len(pairs)}
     if settings.prompts is not None:
         prompts = list(islice(_prompts(settings.prompts), settings.max_prompts))
         if not prompts:
@@ -98,27 +93,41 @@ def _counted(trace: Trace, counts: Counter[str]) -> TraceExample:
 
 def _pairs(files: Iterable[Path]) -> Iterator[Any]:
     for file in files:
-        if file.suffix != ".jsonl":
-            raise ValueError(f"data.pairs: {file} must be a .jsonl file, as `pairs` and `normalize` write them")
+        if file.suffix not in (".jsonl", ".parquet"):
+            raise ValueError(f"data.pairs: {file} must be .jsonl or .parquet, as `pairs` and `normalize` write them")
+        if not file.is_file():
+            raise ValueError(f"data.pairs: {file}: there is no such file")
         try:
-            if _is_normalized(file):
-                yield from _normalized(file)
-            else:
-                yield from load_pairs(file)
-        except FileNotFoundError:
-            raise ValueError(f"data.pairs: {file}: there is no such file") from None
+            yield from _pairs_in(file)
         except (ValueError, OSError) as error:
             raise ValueError(f"data.pairs: {error}") from None
 
 
-def _is_normalized(file: Path) -> bool:
-    with file.open("rb") as lines:
-        first = next((line for line in lines if line.strip()), b"{}")
-    try:
-        row = json.loads(first)
-    except ValueError:
-        return False
-    return isinstance(row, dict) and "chosen_messages" in row
+def _pairs_in(file: Path) -> Iterator[Any]:
+    """The pairs of a file in one of the three forms that are written: flat, normalised, and TRL's."""
+    if file.suffix == ".parquet":
+        yield from (_preference(row, f"{file}, row {number}") for number, row in _parquet_rows(file))
+        return
+    first = next((row for _, row in _json_lines(file)), {})
+    if "chosen_messages" in first:
+        yield from _normalized(file)
+    elif "prompt" in first:
+        yield from (_preference(row, f"{file}, line {number}") for number, row in _json_lines(file))
+    else:
+        yield from load_pairs(file)
+
+
+def _preference(row: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """A row in TRL's form; in Parquet, every message is JSON."""
+    made = {}
+    for name in ("prompt", "chosen", "rejected", "tools"):
+        messages = row.get(name)
+        if name == "tools" and messages is None:
+            continue
+        if not isinstance(messages, list):
+            raise ValueError(f"{place}: no pair, {name!r} is missing or no list of messages")
+        made[name] = [json.loads(one) if isinstance(one, str) else one for one in messages]
+    return made
 
 
 def _normalized(file: Path) -> Iterator[NormalizedDPOPair]:
@@ -127,32 +136,6 @@ def _normalized(file: Path) -> Iterator[NormalizedDPOPair]:
         if missing:
             raise ValueError(f"{file}, line {number}: no normalised pair, {missing[0]!r} is missing")
         yield NormalizedDPOPair(**{key: row[key] for key in _NORMALIZED_KEYS}, metadata=row.get("metadata") or {})
-
-
-def _usable(pairs: Iterable[Any], left_out: Counter[str]) -> Iterator[Any]:
-    for pair in pairs:
-        chosen, rejected = _sides(pair)
-        messages = pair.state_messages if isinstance(pair, NormalizedDPOPair) else pair["state_messages"]
-        if not messages:
-            left_out["without_a_prompt"] += 1
-        elif not chosen or not rejected:
-            left_out["with_an_empty_side"] += 1
-        elif chosen == rejected:
-            left_out["with_equal_sides"] += 1
-        else:
-            yield pair
-
-
-def _sides(pair: Any) -> tuple[Any, Any]:
-    if not isinstance(pair, NormalizedDPOPair):
-        return pair["chosen"].strip(), pair["rejected"].strip()
-    return _said(pair.chosen_messages), _said(pair.rejected_messages)
-
-
-def _said(messages: list[Message]) -> list[Any]:
-    """What messages say and do; nothing if they are empty."""
-    said = [(str(one.get("content") or "").strip(), one.get("tool_calls") or []) for one in messages]
-    return said if any(content or calls for content, calls in said) else []
 
 
 def _prompts(file: Path) -> Iterator[dict[str, Any]]:

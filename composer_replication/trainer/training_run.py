@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,13 +11,16 @@ import torch
 
 from composer_replication._optional import require
 from composer_replication.config import Config
+from composer_replication.hint_generator import LayeredHints, as_collator_hint
+from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
+from composer_replication.trainer.hint_gate import HintGate
 from composer_replication.trainer.model_loading import check_model, check_tools, load_model, load_tokenizer, lora_config
 from composer_replication.trainer.named_objects import environment_factory, has_own_reward, reward_function
 from composer_replication.trainer.optimizers import OptimizerFactory
+from composer_replication.trainer.rollouts import TemplatedTokenizer
 from composer_replication.trainer.run_directory import RunDirectory, step_of
+from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.training_data import TrainingData, load_training_data, makes_tool_calls
-
-logger = logging.getLogger(__name__)
 
 OnLog = Callable[[int, Mapping[str, Any]], None]
 """Called after every step with its number, and the metrics if it logged any."""
@@ -26,7 +28,7 @@ OnLog = Callable[[int, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended."""
+    """How a run ended: the step it began behind, the step it ended with, and the trainer's figures of all of it."""
 
     output_dir: Path
     resumed_from: int
@@ -52,12 +54,7 @@ class TrainingRun:
         self.checkpoint = self.directory.checkpoint(config)
         # What is cheap to find wrong comes first: the weights are loaded last.
         rollouts = _Rollouts(config)
-        self.data = load_training_data(config.data)
-        tokenizer = load_tokenizer(config.model)
-        if rollouts.factory is not None:
-            check_tools(tokenizer, "environment.class")
-        if makes_tool_calls(self.data):
-            check_tools(tokenizer, "data.traces")
+        self.data, tokenizer = checked_inputs(config)
         set_seed(config.training.seed)  # adapters begin at random
         model = load_model(config.model)
         check_model(model, tokenizer, config.model)
@@ -69,19 +66,16 @@ class TrainingRun:
         self._add_callbacks(on_log)
 
     def run(self) -> RunResult:
-        """Train to the last step and write the last checkpoint; what was there of the run is gone on with."""
+        """Train to the last step and write the last checkpoint; a run that is there already has nothing to do."""
         trainer, checkpoint = self.trainer, self.checkpoint
+        # Known before the run, which may remove the checkpoint as one too many.
+        resumed_from = 0 if checkpoint is None else step_of(checkpoint)
+        if resumed_from >= self.config.training.steps:
+            return RunResult(self.directory.folder, resumed_from, resumed_from, {})
         if trainer.is_world_process_zero():
-            self.directory.begin(self.config, checkpoint)
-        if checkpoint is not None:
-            logger.info("resuming from %s", checkpoint)
+            self.directory.begin(self.config, resumed_from)
         output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        return RunResult(
-            output_dir=self.directory.folder,
-            resumed_from=0 if checkpoint is None else step_of(checkpoint),
-            steps=int(trainer.state.global_step),
-            metrics=dict(output.metrics),
-        )
+        return RunResult(self.directory.folder, resumed_from, int(trainer.state.global_step), dict(output.metrics))
 
     def stop(self) -> None:
         """End after the step under way, with a checkpoint."""
@@ -139,6 +133,26 @@ def check_environment(config: Config) -> None:
         ValueError: see `named_objects`.
     """
     _Rollouts(config)
+
+
+def checked_inputs(config: Config) -> tuple[TrainingData, Any]:
+    """The data and the tokenizer, and that they go together.
+
+    Raises:
+        ValueError: see `load_training_data` and `load_tokenizer`; or the template cannot render what there is.
+    """
+    data = load_training_data(config.data)
+    if config.environment is not None and data.traces and not data.counts["traces"].get("error_turns"):
+        raise ValueError(
+            f"data.traces: no turn in {config.data.traces} went wrong; with an environment, traces serve channel 2 "
+            "alone: remove them"
+        )
+    tokenizer = load_tokenizer(config.model)
+    if config.environment is not None and config.environment.class_ is not None:
+        check_tools(tokenizer, "environment.class")
+    if makes_tool_calls(data):
+        check_tools(tokenizer, "data.traces")
+    return data, tokenizer
 
 
 def optimizer_settings(config: Config) -> dict[str, Any]:
@@ -226,10 +240,8 @@ def grpo_arguments(config: Config, reward_weights: list[float]) -> dict[str, Any
     return {**arguments, **grpo.trl}
 
 
-def channel_options(config: Config, data: TrainingData) -> dict[str, Any]:
-    """The channels' options by the names of the trainers' constructors; what is null stays at their own default."""
-    from composer_replication.trainer.hint_gate import HintGate
-
+def channel_options(config: Config) -> dict[str, Any]:
+    """The fields of `ChannelSettings`, which both trainers take; what is null stays at their own default."""
     sdpo, replay, training = config.channels.sdpo, config.channels.replay, config.training
     options = {
         "alpha_sdpo": sdpo.alpha,
@@ -242,22 +254,33 @@ def channel_options(config: Config, data: TrainingData) -> dict[str, Any]:
         "sdpo_teacher": sdpo.teacher,
         "ema_rate": sdpo.ema_rate,
         "trust_region_mix": sdpo.trust_region_mix,
-        "hint_role": sdpo.hint_role,
-        "sdpo_target": sdpo.target,
         "dpo_variant": replay.variant,
         "replay_dpo_beta": replay.dpo_beta,
         "simpo_beta": replay.simpo_beta,
         "simpo_gamma": replay.simpo_gamma,
-        "replay_dataset": data.pairs if replay.beta else None,
-        "replay_batch_size": replay.batch_size,
-        "replay_max_length": replay.max_length,
         "inactive_patience": training.inactive_patience,
+        "gradient_share_steps": training.gradient_share_every,
     }
     if sdpo.taid is not None:
         options |= {f"taid_{name}": value for name, value in sdpo.taid.model_dump().items()}
     given = {name: value for name, value in options.items() if value is not None}
     gate = None if sdpo.gate is None else HintGate(min_gap=sdpo.gate.min_gap, drop_conflicts=sdpo.gate.drop_conflicts)
-    return {**given, "hint_gate": gate, "gradient_share_steps": training.gradient_share_every}
+    return {**given, "hint_gate": gate}
+
+
+def collator_config(config: Config) -> CollatorConfig:
+    """How traces are rendered. Pairs do not come with them: the trainers have a sampler for those."""
+    sdpo, lm = config.channels.sdpo, config.channels.lm
+    return CollatorConfig(
+        max_seq_len=config.data.max_length,
+        max_dpo_seq_len=config.channels.replay.max_length,
+        enable_sdpo=sdpo.alpha > 0,
+        enable_replay_dpo=False,
+        hint_generator=as_collator_hint(LayeredHints()),
+        hint_role=sdpo.hint_role,
+        sdpo_target=sdpo.target,
+        train_on_errors=lm is not None and lm.train_on_errors,
+    )
 
 
 def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData, rollouts: _Rollouts) -> Any:
@@ -266,8 +289,11 @@ def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingD
 
     from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 
-    sdpo = config.channels.sdpo
+    sdpo, replay = config.channels.sdpo, config.channels.replay
     columns = dict.fromkeys(name for row in data.prompts for name in row)
+    collator = None
+    if data.traces:
+        collator = ComposerDataCollator(_as_rollouts_are_rendered(tokenizer, rollouts), collator_config(config))
     return ComposerReplicationTrainer(
         model=model,
         reward_funcs=rollouts.rewards or None,
@@ -277,14 +303,27 @@ def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingD
         peft_config=None if config.model.lora is None else lora_config(config.model.lora),
         environment_factory=rollouts.factory,
         hint_source=sdpo.hint_source,
+        hint_role=sdpo.hint_role,
+        sdpo_target=sdpo.target,
+        replay_dataset=data.pairs or None,
+        replay_batch_size=replay.batch_size,
+        replay_max_length=replay.max_length,
         trace_dataset=data.traces or None,
         trace_batch_size=sdpo.trace_batch_size,
+        data_collator=collator,
         routing=sdpo.routing,
         success_threshold=sdpo.success_threshold,
         kl_in_advantage=config.channels.grpo.kl_in_advantage,
-        **_collator(config, tokenizer),
-        **channel_options(config, data),
+        **channel_options(config),
     )
+
+
+def _as_rollouts_are_rendered(tokenizer: Any, rollouts: _Rollouts) -> Any:
+    """The tokenizer with the template that TRL takes for rollouts with tools: one that never rewrites what was said."""
+    templates = require("trl.chat_template_utils", "train")
+    if rollouts.factory is None or templates.is_chat_template_prefix_preserving(tokenizer):
+        return tokenizer
+    return TemplatedTokenizer(tokenizer, templates.get_training_chat_template(tokenizer))
 
 
 def _trace_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData) -> Any:
@@ -292,6 +331,7 @@ def _trace_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingDat
 
     from composer_replication.trainer.trace_trainer import TraceTrainer
 
+    lm, replay = config.channels.lm, config.channels.replay
     if config.model.lora is not None:
         model = require("peft", "train").get_peft_model(model, lora_config(config.model.lora))
         if config.training.gradient_checkpointing:
@@ -301,24 +341,13 @@ def _trace_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingDat
         TrainingArguments(**training_arguments(config)),
         data.traces,
         tokenizer,
-        **_collator(config, tokenizer),
-        **channel_options(config, data),
+        settings=ChannelSettings(**channel_options(config)),
+        collator=collator_config(config),
+        lm_weight=1.0 if lm is None else lm.weight,
+        replay_dataset=data.pairs or None,
+        replay_batch_size=replay.batch_size,
+        replay_max_length=replay.max_length,
     )
-
-
-def _collator(config: Config, tokenizer: Any) -> dict[str, Any]:
-    from composer_replication.hint_generator import LayeredHints, as_collator_hint
-    from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
-
-    if config.data.traces is None:
-        return {}
-    settings = CollatorConfig(
-        max_seq_len=config.data.max_length,
-        max_dpo_seq_len=config.channels.replay.max_length,
-        pad_token_id=tokenizer.pad_token_id,
-        hint_generator=as_collator_hint(LayeredHints()),
-    )
-    return {"data_collator": ComposerDataCollator(tokenizer, settings)}
 
 
 def _schedule(name: str, warmup: float) -> str:

@@ -51,11 +51,13 @@ def pairs(count: int = 6) -> list[dict[str, Any]]:
     return rows
 
 
-def trainer(output_dir: Path, *, model: Any = None, args: dict[str, Any] | None = None, **options: Any) -> Any:
+def trainer(
+    output_dir: Path, *, model: Any = None, args: dict[str, Any] | None = None, tasks: int = 16, **options: Any
+) -> Any:
     settings: dict[str, Any] = {
         "model": model if model is not None else warmed_up_model(),
         "args": arguments(output_dir, **(args or {})),
-        "train_dataset": Dataset.from_list(house_tasks(16)),
+        "train_dataset": Dataset.from_list(house_tasks(tasks)),
         "processing_class": house_tokenizer(),
         "environment_factory": ToolHouse,
         "replay_dataset": pairs(),

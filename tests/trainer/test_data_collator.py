@@ -243,10 +243,48 @@ def test_a_long_row_keeps_its_end_and_whole_sites(qwen_tokenizer: Any) -> None:
     alone = example(GO, WRONG)
     tight = header + stop - start + hint
     fits = ComposerDataCollator(qwen_tokenizer, hinting(max_seq_len=tight))([alone])
-    assert fits["ctx_teacher_input_ids"].shape[1] == tight
+    # Hint and turn fill the teacher's row; the student's has room for some of what came before.
+    assert qwen_tokenizer.decode(fits["ctx_teacher_input_ids"][0]).startswith(f"<|im_start|>system\n{HINT}")
+    assert fits["ctx_teacher_input_ids"].shape[1] == fits["input_ids"].shape[1] == tight
+    assert fits["sdpo_teacher_index"].tolist() == fits["sdpo_student_index"].tolist()
+    assert fits["input_ids"][0, header + hint :].tolist() == fits["ctx_teacher_input_ids"][0, header + hint :].tolist()
     collator = ComposerDataCollator(qwen_tokenizer, hinting(max_seq_len=tight - 1))
     assert "ctx_teacher_input_ids" not in collator([alone])
     assert collator.stats.sites_dropped == {"too long": 1}
+
+
+def test_errors_that_a_long_row_would_lose_can_have_windows_of_their_own(qwen_tokenizer: Any) -> None:
+    turns: list[dict[str, Any]] = [GO]
+    for number in range(6):
+        wrong = {**WRONG, "tool_calls": [call(f"c{number}", f"tool_{number}", path="a.py")]}
+        turns += [wrong, {**FAILS, "tool_call_id": f"c{number}"}, {"role": "user", "content": "and on it goes " * 8}]
+    turns.append(DONE)
+    whole = ComposerDataCollator(qwen_tokenizer, hinting())([example(*turns)])
+    ids = qwen_tokenizer.decode(whole["input_ids"][0])
+    # Of 150 tokens, the end has none of them and each further window one; of 330, windows share turns.
+    for limit, rows, kept in ((150, 1, 0), (150, 3, 2), (150, 7, 6), (330, 3, 6)):
+        collator = ComposerDataCollator(
+            qwen_tokenizer, hinting(max_seq_len=limit, max_windows=9 if kept == 6 else rows)
+        )
+        batch = collator([example(*turns)])
+        assert (collator.stats.sites, collator.stats.sites_dropped) == (
+            kept,
+            {"truncated": 6 - kept} if kept < 6 else {},
+        )
+        assert batch["input_ids"].shape[0] == collator.stats.rows == rows
+        assert batch["input_ids"].shape[1] <= limit
+        if kept:
+            assert paired(qwen_tokenizer, batch).count("<tool_call>") == kept
+            student, teacher = batch["sdpo_student_index"], batch["sdpo_teacher_index"]
+            at_both = (batch["input_ids"][tuple(student.T)], batch["ctx_teacher_input_ids"][tuple(teacher.T)])
+            assert torch.equal(*at_both)
+        learned = "".join(masked(qwen_tokenizer, batch, row) for row in range(batch["input_ids"].shape[0]))
+        for number in range(6):
+            # Learned in one window at most, although several show it.
+            assert learned.count(f"tool_{number}") == (number >= 6 - kept)
+        assert learned.count("Done") == 1
+        for row, length in enumerate(batch["attention_mask"].sum(1).tolist()):
+            assert qwen_tokenizer.decode(batch["input_ids"][row, :length]) in ids
 
 
 def test_a_trace_that_begins_anew_gives_a_row_for_each_context(qwen_tokenizer: Any) -> None:

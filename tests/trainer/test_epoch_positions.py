@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 import torch
@@ -24,17 +25,18 @@ def test_processes_share_an_epoch_without_overlap() -> None:
 def test_a_resumed_walk_goes_on_and_leaves_the_global_state_alone() -> None:
     whole = EpochPositions(7, seed=1)
     expected = [whole.next(3) for _ in range(6)]
-    before = torch.get_rng_state()
+    before, state = torch.get_rng_state(), random.getstate()
     first = EpochPositions(7, seed=1)
     seen = [first.next(3) for _ in range(3)]
     second = EpochPositions(7, seed=1)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert seen + [second.next(3) for _ in range(3)] == expected
     assert torch.equal(torch.get_rng_state(), before)
+    assert random.getstate() == state
 
 
 def test_positions_of_other_data_are_refused() -> None:
-    with pytest.raises(ValueError, match="7 examples"):
+    with pytest.raises(ValueError, match="another number of examples"):
         EpochPositions(8, seed=1).load_state_dict(EpochPositions(7, seed=1).state_dict())
     with pytest.raises(ValueError, match="at least one"):
         EpochPositions(0, seed=1)

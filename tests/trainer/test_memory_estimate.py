@@ -65,6 +65,8 @@ def test_teachers_cost_a_model_an_adapter_or_nothing(folder: Path) -> None:
     whole = estimate(folder).weights
     for teacher, expected in {"ema": whole, "frozen": whole, "trust_region": whole, "live": 0}.items():
         assert estimate(folder, channels={"sdpo": {"teacher": teacher}}).teacher == expected
+    half = estimate(folder, model={"dtype": "bfloat16"})
+    assert half.teacher == 2 * half.weights  # averages are in float32
     lora = estimate(folder, model={"lora": {"r": 4}})
     assert lora.teacher == lora.gradients
     assert estimate(folder, model={"lora": {"r": 4}}, channels={"sdpo": {"teacher": "frozen"}}).teacher == 0
@@ -74,6 +76,8 @@ def test_teachers_cost_a_model_an_adapter_or_nothing(folder: Path) -> None:
 
 def test_a_reference_costs_a_model_unless_there_is_an_adapter(folder: Path) -> None:
     rollouts = {"data": {"prompts": "p.jsonl"}, "environment": {"class": "m:C"}, "channels": {"grpo": {"beta": 0.1}}}
+    in_advantage = {**rollouts, "channels": {"grpo": {"kl_in_advantage": 0.1}}}
+    assert estimate(folder, **in_advantage).reference == estimate(folder).weights
     assert estimate(folder, **rollouts).reference == estimate(folder).weights
     assert estimate(folder, **rollouts, model={"lora": {}}).reference == 0
     assert estimate(folder).reference == 0

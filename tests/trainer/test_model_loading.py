@@ -62,8 +62,10 @@ def test_templates(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text("{{ messages[0]['content'] }}", encoding="utf-8")
     mine = load_tokenizer(ModelSection(name=str(folder), chat_template=str(tmp_path / "mine.jinja")))
     assert mine.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi"
-    with pytest.raises(ValueError, match=r"model\.chat_template: nowhere: there is no such file"):
+    with pytest.raises(ValueError, match=r"model\.chat_template: nowhere is no file, and no template that trl ships"):
         load_tokenizer(ModelSection(name=str(folder), chat_template="nowhere"))
+    named = load_tokenizer(ModelSection(name=str(folder), chat_template="qwen3_training"))
+    assert "generation" in named.chat_template
     bare = model_folder(tmp_path / "bare", template=None)
     with pytest.raises(
         ValueError, match=r"model\.chat_template: .* has no chat template of its own; set it to qwen2_5"

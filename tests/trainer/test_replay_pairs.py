@@ -123,7 +123,7 @@ def test_one_processs_state_serves_all_and_another_number_of_them() -> None:
 
 def test_a_state_of_something_else_is_refused() -> None:
     state = supply().state_dict()
-    with pytest.raises(ValueError, match=r"saved with another seed \(3, here 4\): resume with the same replay_dataset"):
+    with pytest.raises(ValueError, match=r"saved with another seed \(3, here 4\): resume with the same data and seed"):
         supply(seed=4).load_state_dict(state)
     with pytest.raises(ValueError, match="saved with other pairs"):
         supply(8).load_state_dict(state)
@@ -131,7 +131,7 @@ def test_a_state_of_something_else_is_refused() -> None:
     changed[2].chosen_ids[0] += 1
     with pytest.raises(ValueError, match="saved with other pairs"):
         ReplayPairs(changed, references=None, seed=3, pad_token_id=PAD).load_state_dict(state)
-    with pytest.raises(ValueError, match="state lacks position"):
+    with pytest.raises(ValueError, match="state lacks count, position"):
         supply().load_state_dict({"seed": 3, "pairs": state["pairs"]})
     with pytest.raises(ValueError, match="must not be negative, got -1"):
         supply().load_state_dict({**state, "position": -1})

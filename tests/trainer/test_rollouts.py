@@ -74,6 +74,9 @@ def test_an_environment_that_speaks_before_the_first_turn(qwen_tokenizer: Any) -
     assert turns is not None
     assert turns[0].start == len(rollout.prompt_ids) + len(ids)
     assert led.ids[turns[0].header : turns[0].start] == generation_header_ids(qwen_tokenizer, PROMPT)
+    # No tool spoke before the first message, whatever spoke last.
+    answered = replace(led, messages=[ANSWER, CONTENT])
+    assert [message["role"] for message in context_before(answered, turns[0])] == ["user", "assistant", "user"]
 
 
 def test_context_stands_for_what_was_said(qwen_tokenizer: Any) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from composer_replication.config import Config, parse_config
-from composer_replication.trainer.run_directory import RunDirectory, first_difference
+from composer_replication.trainer.checkpoint import save_state
+from composer_replication.trainer.run_directory import RunDirectory, first_difference, step_of
 
 
 def config(folder: Path, **sections: Any) -> Config:
@@ -19,10 +21,11 @@ def config(folder: Path, **sections: Any) -> Config:
     return parse_config(given)
 
 
-def checkpoint(folder: Path, step: int, state: str | None = None) -> Path:
+def checkpoint(folder: Path, step: int) -> Path:
     made = folder / f"checkpoint-{step}"
     made.mkdir(parents=True)
-    (made / "trainer_state.json").write_text(state if state is not None else json.dumps({"global_step": step}))
+    (made / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    save_state(made, {"weight": torch.zeros(1)}, {})
     return made
 
 
@@ -30,7 +33,7 @@ def test_a_run_writes_down_what_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SOME_API_KEY", "s3cr3t-value")
     folder = tmp_path / "deep" / "run"
     given = config(folder, training={"seed": 7})
-    RunDirectory(folder).begin(given, None)
+    RunDirectory(folder).begin(given, 0)
     assert (folder / "config.yaml").read_text() == given.to_yaml()
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["seed"] == 7
@@ -43,19 +46,19 @@ def test_a_run_writes_down_what_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_newest_complete_checkpoint_is_resumed(tmp_path: Path) -> None:
     directory, given = RunDirectory(tmp_path), config(tmp_path)
     assert directory.checkpoint(given) is None
-    directory.begin(given, None)
+    directory.begin(given, 0)
     assert directory.checkpoint(given) is None
     for step in (2, 10, 9):
         checkpoint(tmp_path, step)
-    checkpoint(tmp_path, 11, state='{"global_st')  # killed while it was written
+    (checkpoint(tmp_path, 11) / "channels-0.json").unlink()  # killed while it was written
     (tmp_path / "checkpoint-12").mkdir()
-    checkpoint(tmp_path, 13).rename(tmp_path / "checkpoint-13-old")
     assert directory.checkpoint(given) == tmp_path / "checkpoint-10"
+    assert step_of(tmp_path / "checkpoint-10") == 10
 
 
 def test_another_configuration_is_not_resumed(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    directory.begin(config(tmp_path), None)
+    directory.begin(config(tmp_path), 0)
     checkpoint(tmp_path, 5)
     changed = config(tmp_path, optimizer={"lr": 1e-4}, training={"seed": 3})
     with pytest.raises(
@@ -66,7 +69,7 @@ def test_another_configuration_is_not_resumed(tmp_path: Path) -> None:
 
 def test_without_a_checkpoint_there_is_nothing_to_mix_up(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    directory.begin(config(tmp_path), None)
+    directory.begin(config(tmp_path), 0)
     assert directory.checkpoint(config(tmp_path, optimizer={"lr": 1e-4})) is None
 
 
@@ -101,12 +104,12 @@ def test_steps_may_not_differ_where_they_shape_each_step(tmp_path: Path, section
 def test_runs_that_must_not_be_resumed(tmp_path: Path) -> None:
     directory, never = RunDirectory(tmp_path), config(tmp_path, training={"resume": "never"})
     assert directory.checkpoint(never) is None
-    directory.begin(never, None)
+    directory.begin(never, 0)
     with pytest.raises(ValueError, match=r"training\.output_dir: .* holds a run; give another directory"):
         directory.checkpoint(never)
     (tmp_path / "config.yaml").unlink()
     checkpoint(tmp_path, 3)
-    with pytest.raises(ValueError, match="holds checkpoints and no config.yaml"):
+    with pytest.raises(ValueError, match=r"holds checkpoints and no config\.yaml"):
         directory.checkpoint(config(tmp_path))
 
 
@@ -120,17 +123,17 @@ def test_a_checkpoint_by_its_path(tmp_path: Path) -> None:
 
 def test_a_config_of_another_version_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model: {name: a/b}\nnew_section: {}\n")
-    with pytest.raises(ValueError, match="new_section: there is no such key.*another version"):
+    with pytest.raises(ValueError, match=r"new_section: there is no such key.*another version"):
         RunDirectory(tmp_path).checkpoint(config(tmp_path))
 
 
 def test_samples_that_will_be_written_again_are_dropped(tmp_path: Path) -> None:
     directory, given = RunDirectory(tmp_path), config(tmp_path)
-    directory.begin(given, None)
+    directory.begin(given, 0)
     directory.add_samples({"step": step, "completion": "Größe"} for step in (1, 2, 3))
     with directory.samples_file.open("a") as file:
         file.write('{"step": 3, "compl')
-    directory.begin(given, checkpoint(tmp_path, 2))
+    directory.begin(given, 2)
     assert [json.loads(line)["step"] for line in directory.samples_file.read_text().splitlines()] == [1, 2]
-    directory.begin(given, None)
+    directory.begin(given, 0)
     assert directory.samples_file.read_text() == ""

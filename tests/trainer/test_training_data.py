@@ -11,8 +11,11 @@ import pyarrow.parquet
 import pytest
 from trainer.training_material import json_lines, pair, trace_folder
 
+from composer_replication._tiny import tiny_tokenizer
 from composer_replication.config.sections import DataSection
 from composer_replication.replaysim.records import NormalizedDPOPair
+from composer_replication.teacher_replay.pair_files import save_preference
+from composer_replication.trainer.preference_rows import preference_rows
 from composer_replication.trainer.training_data import load_training_data, makes_tool_calls
 
 
@@ -48,34 +51,24 @@ def test_errors_that_are_nobodys_fault_are_counted_apart(tmp_path: Path) -> None
     assert "error_turns_with_hint" not in counts
 
 
-def test_pairs_of_both_kinds_and_what_is_left_out(tmp_path: Path) -> None:
-    flat = json_lines(
-        tmp_path / "a.jsonl",
-        pair(0),
-        pair(1, state_messages=[]),
-        pair(2, chosen="  "),
-        pair(3, rejected=pair(3)["chosen"]),
-    )
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    chat = json_lines(
-        tmp_path / "b.jsonl",
-        normalized(),
-        normalized(chosen_messages=[{"role": "assistant", "content": ""}]),
-        normalized(chosen_messages=[{"role": "assistant", "content": "", "tool_calls": [call]}]),
-        normalized(rejected_messages=[{"role": "assistant", "content": "Yes. "}]),
-    )
-    data = load_training_data(DataSection(pairs=(flat, chat)))
-    assert data.counts["pairs"] == {
-        "pairs": 8,
-        "usable": 3,
-        "without_a_prompt": 1,
-        "with_an_empty_side": 2,
-        "with_equal_sides": 2,
-    }
-    assert data.pairs[0]["state_id"] == "s::0000"
-    assert all(isinstance(one, NormalizedDPOPair) for one in data.pairs[1:])
-    assert data.pairs[1].metadata == {"skipped": True}
-    assert len(load_training_data(DataSection(pairs=(flat, chat), max_pairs=1)).pairs) == 1
+def test_pairs_in_every_form_that_is_written(tmp_path: Path) -> None:
+    flat = json_lines(tmp_path / "a.jsonl", pair(0), pair(1))
+    chat = json_lines(tmp_path / "b.jsonl", normalized())
+    save_preference([pair(2)], tmp_path / "c.jsonl")  # type: ignore[list-item]
+    save_preference([pair(3)], tmp_path / "d.parquet")  # type: ignore[list-item]
+    files = (flat, chat, tmp_path / "c.jsonl", tmp_path / "d.parquet")
+    data = load_training_data(DataSection(pairs=files))
+    assert data.counts == {"pairs": {"pairs": 5}}
+    assert [one["state_id"] for one in data.pairs[:2]] == ["s::0000", "s::0001"]
+    assert isinstance(data.pairs[2], NormalizedDPOPair)
+    assert data.pairs[2].metadata == {"skipped": True}
+    for number, row in zip((2, 3), data.pairs[3:], strict=True):
+        assert row["prompt"] == [{"role": "user", "content": f"Show me file {number}."}]
+        (call,) = row["chosen"][0]["tool_calls"]
+        assert call["function"] == {"name": "Read", "arguments": {"file_path": f"f{number}.py"}}
+    rows = preference_rows(tiny_tokenizer("qwen2_5"), data.pairs, max_length=512)
+    assert len(rows) == 5
+    assert len(load_training_data(DataSection(pairs=files, max_pairs=1)).pairs) == 1
 
 
 def test_prompts_become_messages(tmp_path: Path) -> None:
@@ -95,11 +88,15 @@ def test_prompts_become_messages(tmp_path: Path) -> None:
         ({"traces": "nowhere"}, "data.traces: DIR/nowhere holds no traces: make some with"),
         ({"traces": "silent"}, "holds no turn of an assistant"),
         ({"pairs": ["nowhere.jsonl"]}, "data.pairs: DIR/nowhere.jsonl: there is no such file"),
-        ({"pairs": ["pairs.parquet"]}, "data.pairs: DIR/pairs.parquet must be a .jsonl file"),
-        ({"pairs": ["empty.jsonl"]}, "no pair can be used (there is none)"),
-        ({"pairs": ["hollow.jsonl"]}, "no pair can be used (1 with_an_empty_side)"),
+        ({"pairs": ["pairs.csv"]}, "data.pairs: DIR/pairs.csv must be .jsonl or .parquet"),
+        ({"pairs": ["fake.parquet"]}, "data.pairs: DIR/fake.parquet is no Parquet"),
+        ({"pairs": ["empty.jsonl"]}, "DIR/empty.jsonl: there is no pair in it"),
         ({"pairs": ["cut.jsonl"]}, "data.pairs: DIR/cut.jsonl, line 2: no JSON"),
-        ({"pairs": ["prompts.jsonl"]}, "data.pairs: DIR/prompts.jsonl, line 1: no pair, 'state_id' is missing"),
+        (
+            {"pairs": ["prompts.jsonl"]},
+            "data.pairs: DIR/prompts.jsonl, line 1: no pair, 'prompt' is missing",
+        ),
+        ({"pairs": ["other.jsonl"]}, "data.pairs: DIR/other.jsonl, line 1: no pair, 'state_id' is missing"),
         ({"pairs": ["half.jsonl"]}, "line 1: no normalised pair, 'state_id' is missing"),
         ({"prompts": "nowhere.jsonl"}, "data.prompts: DIR/nowhere.jsonl: there is no such file"),
         ({"prompts": "empty.jsonl"}, "data.prompts: DIR/empty.jsonl holds no prompt"),
@@ -123,6 +120,7 @@ def test_what_cannot_be_used(given: dict[str, Any], message: str, tmp_path: Path
     json_lines(tmp_path / "half.jsonl", {"chosen_messages": []})
     json_lines(tmp_path / "prompts.jsonl", {"prompt": "Hi"})
     json_lines(tmp_path / "list.jsonl", [1])
+    json_lines(tmp_path / "other.jsonl", {"text": "Hi"})
     paths = {
         name: tuple(tmp_path / one for one in value) if isinstance(value, list) else tmp_path / value
         for name, value in given.items()

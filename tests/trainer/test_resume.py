@@ -1,0 +1,99 @@
+"""Runs that are killed with SIGKILL and resumed equal the one that was not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from live_run import metrics, trainer
+from safetensors.torch import load_file
+
+from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.trainer.checkpoint import last_complete_checkpoint
+
+SCRIPT = Path(__file__).with_name("killed_run.py")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    warmed_up_model().save_pretrained(folder)
+    house_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def _start(model_dir: Path, output_dir: Path, kind: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{SCRIPT.parent}"}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(model_dir), str(output_dir), kind],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _finish(process: subprocess.Popen[str]) -> None:
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors[-3000:]
+
+
+def _kill_when(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
+    while not reached():
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def _logged(output_dir: Path) -> int:
+    path = output_dir / "metrics.jsonl"
+    return path.read_text(encoding="utf-8").count("\n") if path.exists() else 0
+
+
+def _weights(output_dir: Path) -> dict[str, torch.Tensor]:
+    (file,) = (output_dir / "final").glob("*model.safetensors")
+    return load_file(file)
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, model_dir: Path, kind: str) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    _finish(_start(model_dir, whole, kind))
+    # In the middle of saving: the folder is there and its last file is not.
+    _kill_when(_start(model_dir, broken, kind), (broken / "checkpoint-2").exists)
+    # Between a generation and the use of its second half, with a checkpoint behind it.
+    _kill_when(_start(model_dir, broken, kind), lambda: _logged(broken) >= 3 and _saved(broken) >= 3)
+    _finish(_start(model_dir, broken, kind))
+    expected, got = metrics(whole), metrics(broken)
+    assert [line["step"] for line in got] == list(range(1, 7))
+    assert got == expected
+    assert all(line["channels/sdpo/active_tokens"] > 0 for line in got)
+    final = _weights(whole)
+    assert all(torch.equal(tensor, final[name]) for name, tensor in _weights(broken).items())
+
+
+def _saved(output_dir: Path) -> int:
+    found = last_complete_checkpoint(output_dir)
+    return int(found.name.rpartition("-")[2]) if found is not None else 0
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"args": {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}}
+    trainer(tmp_path, **options).train()
+    options["args"]["max_steps"] = 2
+    with pytest.raises(ValueError, match="teacher 'ema', this run has 'frozen'"):
+        trainer(tmp_path, sdpo_teacher="frozen", **options).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="same replay_dataset"):
+        trainer(tmp_path, replay_dataset=None, **options).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="no complete checkpoint"):
+        trainer(tmp_path / "elsewhere", **options).train(resume_from_checkpoint=True)

@@ -1,0 +1,157 @@
+"""Training on logs alone: traces with failing turns, their pairs, and no rollouts."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from live_run import metrics
+from transformers import TrainingArguments
+
+from composer_replication._tiny.tool_house import CUSTOMS, ToolHouse, house_tasks, house_tools, tool_call, tool_result
+from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.hint_generator import LayeredHints, as_collator_hint
+from composer_replication.trainer.channel_log import InactiveChannelWarning
+from composer_replication.trainer.data_collator import CollatorConfig
+from composer_replication.trainer.settings import ChannelSettings
+from composer_replication.trainer.trace_trainer import TraceTrainer
+from composer_replication.traces import TraceExample
+
+
+def _traces(count: int = 6) -> list[TraceExample]:
+    """Sessions in the tool house: a wrong call and its error, the right call, an answer; and the pair of it."""
+    examples = []
+    for number, task in enumerate(house_tasks(count, seed=3)):
+        tool, file = task["wanted"][0].split()
+        right = CUSTOMS[tool]
+        wrong = "file" if right != "file" else "path"
+        turns: list[Any] = [dict(message) for message in task["prompt"]]
+        for place, argument in enumerate((wrong, right)):
+            result = tool_result(ToolHouse(), tool, {argument: file})
+            call_id = f"{number}-{place}"
+            turns.append(
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{"id": call_id, "name": tool, "arguments": {argument: file}}],
+                }
+            )
+            turns.append({"role": "tool", "content": result["content"], "tool_call_id": call_id})
+        turns[2]["tool_error"] = "type_error"
+        turns[2]["error_meta"] = {
+            "error_kind": "type_error",
+            "tool_name": tool,
+            "error_message": turns[3]["content"],
+            "students_mistake": True,
+        }
+        turns.append({"role": "assistant", "content": "Done."})
+        pair = {
+            "prompt": task["prompt"],
+            "chosen": [tool_call(tool, right, file)],
+            "rejected": [tool_call(tool, wrong, file)],
+            "tools": house_tools(),
+        }
+        examples.append(
+            TraceExample(trace_id=str(number), turns=turns, tools=house_tools(), dpo_pairs=[pair])
+        )
+    return examples
+
+
+def _arguments(folder: Path, **changes: Any) -> TrainingArguments:
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_steps": 3,
+        "per_device_train_batch_size": 2,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "seed": 2,
+    }
+    return TrainingArguments(**{**settings, **changes})
+
+
+def _trainer(folder: Path, *, args: dict[str, Any] | None = None, **options: Any) -> TraceTrainer:
+    hints = as_collator_hint(LayeredHints())
+    settings: dict[str, Any] = {
+        "model": warmed_up_model(),
+        "args": _arguments(folder, **(args or {})),
+        "train_dataset": _traces(),
+        "processing_class": house_tokenizer(),
+        "collator": CollatorConfig(hint_generator=hints, train_on_errors=False),
+    }
+    return TraceTrainer(**{**settings, **options})
+
+
+def test_three_channels_learn_from_logs(tmp_path: Path) -> None:
+    run = _trainer(tmp_path, settings=ChannelSettings(alpha_sdpo=1.0, beta_replay=0.5), args={"max_steps": 6})
+    run.train()
+    logged = metrics(tmp_path)
+    for line in logged:
+        for channel in ("lm", "sdpo", "replay"):
+            assert line[f"channels/{channel}/active_tokens"] > 0
+        total = line["channels/lm/loss"] + line["channels/sdpo/loss"] + 0.5 * line["channels/replay/loss"]
+        assert line["loss"] == pytest.approx(total, rel=1e-4)
+    assert logged[0]["channels/replay/loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert logged[-1]["channels/replay/loss"] < 0.6
+    assert logged[-1]["channels/lm/loss"] < logged[0]["channels/lm/loss"]
+
+
+def test_accumulation_weighs_the_same(tmp_path: Path) -> None:
+    lines = []
+    for rows, accumulation in ((6, 1), (2, 3)):
+        folder = tmp_path / str(rows)
+        arguments = {
+            "max_steps": 1,
+            "per_device_train_batch_size": rows,
+            "gradient_accumulation_steps": accumulation,
+        }
+        _trainer(folder, args=arguments, replay_batch_size=rows // 2).train()
+        lines.append(metrics(folder)[0])
+    for name in ("sdpo/active_tokens", "lm/active_tokens", "replay/active_tokens", "sdpo/sites"):
+        assert lines[0][f"channels/{name}"] == lines[1][f"channels/{name}"], name
+    # Turns are about equally long, so means of means are close to the mean.
+    assert lines[0]["loss"] == pytest.approx(lines[1]["loss"], rel=0.02)
+
+
+def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
+    settings = ChannelSettings(sdpo_wrapper="taid")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4}
+    _trainer(whole, args=saving, settings=settings).train()
+
+    run = _trainer(broken, args=saving, settings=settings)
+    end = run.end_step
+
+    def stop() -> None:
+        end()
+        if run.state.global_step == 2:
+            run.control.should_training_stop = True
+
+    run.end_step = stop  # type: ignore[method-assign]
+    run.train()
+    _trainer(broken, args=saving, settings=settings).train(resume_from_checkpoint=True)
+    assert metrics(broken) == metrics(whole)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="train_dataset is empty"):
+        _trainer(tmp_path, train_dataset=[])
+    clean = copy.deepcopy(_traces(2))
+    for example in clean:
+        for turn in example["turns"]:
+            turn.pop("tool_error", None)
+        example["dpo_pairs"] = None
+    run = _trainer(tmp_path, train_dataset=clean, settings=ChannelSettings(inactive_patience=1), args={"max_steps": 1})
+    with pytest.warns(InactiveChannelWarning) as caught:
+        run.train()
+    messages = " ".join(str(one.message) for one in caught)
+    assert "traces without a failing turn" in messages
+    assert "replay_dataset" in messages
+    assert torch.isfinite(torch.tensor(metrics(tmp_path)[0]["loss"]))
