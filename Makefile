@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.ready
 
-.PHONY: setup quickstart test lint bench clean
+.PHONY: setup quickstart test lint bench gpu-smoke clean
 
 setup: $(STAMP)
 
@@ -42,6 +42,10 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/normalize.py
 	$(BIN)/python benchmarks/normalize_survival.py
+
+# For machines with a CUDA device; it says so where there is none.
+gpu-smoke: $(STAMP)
+	$(BIN)/python benchmarks/gpu_smoke.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -105,8 +105,8 @@ def print_tables(report: Mapping[str, Any]) -> None:
     targets = Table("target", "value", "bound", "holds")
     for target in report["targets"]:
         targets.add_row(target["name"], f"{target['value']:.3f}", target["bound"], "yes" if target["holds"] else "NO")
-    tables = (results, further, targets) if report.get("columns") else (results, targets)
-    Console().print(", ".join(described), *tables, sep="\n", highlight=False)
+    shown_tables = [results, *([further] if report.get("columns") else []), *([targets] if report["targets"] else [])]
+    Console().print(", ".join(described), *shown_tables, sep="\n", highlight=False)
 
 
 def _at_least_one(text: str) -> int:

@@ -135,10 +135,10 @@ def judge(task: dict[str, Any], said: str) -> tuple[float, str | None]:
     house.reset(**task)
     try:
         call = json.loads(_CALL.findall(said)[0])
-        tool, arguments = call["name"], call["arguments"]
-        answer = tool_result(house, tool, arguments)["content"]
-    except (IndexError, KeyError, AttributeError, json.JSONDecodeError):
-        return 0.0, None  # no call, or none that could be made: nothing that a hint about arguments would mend
+        tool, arguments = str(call["name"]), dict(call["arguments"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return 0.0, None  # no call was made, so there is no error that a hint could be made of
+    answer = tool_result(house, tool, arguments)["content"]
     return house.get_reward(), house_hint(answer, tool, arguments) if "error" in answer else None
 
 

@@ -47,7 +47,7 @@ def test_what_is_no_call_earns_nothing_and_gets_no_hint(loop: ModuleType) -> Non
         "Done.",
         "<tool_call>\n{broken\n</tool_call>",
         "<tool_call>[]</tool_call>",
-        '<tool_call>{"name": "open", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": 7}</tool_call>',
         '<tool_call>{"name": "read_file"}</tool_call>',
     ):
         assert loop.judge(task, said) == (0.0, None), said
@@ -56,6 +56,7 @@ def test_what_is_no_call_earns_nothing_and_gets_no_hint(loop: ModuleType) -> Non
     reward, hint = loop.judge(task, right.replace("path", "file"))
     assert reward == 0.0
     assert "read_file(path)" in hint
+    assert loop.judge(task, right.replace("read_file", "reset"))[1].startswith("There is no tool named `reset` here")
 
 
 def _mean(values: Iterable[float]) -> float:

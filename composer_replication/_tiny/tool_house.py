@@ -125,10 +125,13 @@ def tool_call(tool: str, argument: str, file: str) -> dict[str, Any]:
 
 def tool_result(house: ToolHouse, tool: str, arguments: Mapping[str, str]) -> dict[str, Any]:
     """What the model reads after a call, in the form in which TRL shows it."""
-    try:
-        answer = getattr(house, tool)(**arguments)
-    except (TypeError, FileNotFoundError) as error:
-        answer = {"error": str(error)}
+    if tool not in CUSTOMS:
+        answer: Any = {"error": f"Tool {tool} not found."}
+    else:
+        try:
+            answer = getattr(house, tool)(**arguments)
+        except (TypeError, FileNotFoundError) as error:
+            answer = {"error": str(error)}
     return {"role": "tool", "name": tool, "content": str(answer)}
 
 
