@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         replay_trace,
     )
     from composer_replication.traces import TraceState
+    from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "DEFAULT_TEACHERS",
     "SYSTEM_PROMPT",
     "ClaudeCodeIngester",
+    "ComposerReplicationTrainer",
     "DPOPair",
     "IngestionStats",
     "LossComponents",
@@ -53,6 +55,7 @@ _HOMES = {
     "SYSTEM_PROMPT": "composer_replication.ingestion",
     "ClaudeCodeIngester": "composer_replication.ingestion",
     "IngestionStats": "composer_replication.ingestion",
+    "ComposerReplicationTrainer": "composer_replication.trainer.composer_trainer",
     "TraceState": "composer_replication.traces",
     "DEFAULT_TEACHERS": "composer_replication.teacher_replay",
     "DPOPair": "composer_replication.teacher_replay",

@@ -1,1 +1,30 @@
-"""Training: the collator, the TRL trainer with three channels, its teachers and its checkpoints."""
+"""Training: the collator, the trainers with three channels, their teachers and their checkpoints."""
+
+from composer_replication._lazy import lazy_exports
+
+__all__ = [
+    "ChannelSettings",
+    "CollatorConfig",
+    "ComposerDataCollator",
+    "ComposerReplicationTrainer",
+    "EffortPenalty",
+    "HintGate",
+    "InactiveChannelWarning",
+    "TraceTrainer",
+    "effort_cost",
+    "make_teacher",
+]
+
+_MODULES = {
+    "channel_log": ("InactiveChannelWarning",),
+    "composer_trainer": ("ComposerReplicationTrainer",),
+    "data_collator": ("CollatorConfig", "ComposerDataCollator"),
+    "hint_gate": ("HintGate",),
+    "rewards": ("EffortPenalty", "effort_cost"),
+    "settings": ("ChannelSettings",),
+    "teachers": ("make_teacher",),
+    "trace_trainer": ("TraceTrainer",),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -39,7 +39,7 @@ class SequenceKL:
         else:
             with reference_policy(model) as reference:
                 reference_B = _generated_logprobs(partial(hinted_states, reference), inputs)
-        kl = accelerator.gather(policy_B - reference_B).view(-1, group)
+        kl: torch.Tensor = accelerator.gather(policy_B - reference_B).view(-1, group)
         centred = (kl - kl.mean(dim=1, keepdim=True)).flatten()
         first = accelerator.process_index * advantages_B.shape[0]
         return advantages_B - self.coefficient * centred[first : first + advantages_B.shape[0]]

@@ -4,26 +4,25 @@ over."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import Trainer
 from transformers.trainer_utils import rotate_checkpoints
 
 from composer_replication.trainer.channel_engine import ChannelEngine
 from composer_replication.trainer.checkpoint import last_complete_checkpoint, load_state, save_state
 
-if TYPE_CHECKING:
-    _Base = Trainer
-else:
-    _Base = object
 
-
-class ChannelCheckpoints(_Base):  # type: ignore[misc]
+class ChannelCheckpoints:
     """A mixin that stands before a `Trainer`: the state of `self.channels`, and what `own_state` adds, is saved and
     restored with every checkpoint."""
 
     channels: ChannelEngine
+    # The trainer's own.
+    args: Any
+    state: Any
+    accelerator: Any
+    _get_output_dir: Any
 
     def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """What this process has to keep beside the channels: tensors, and numbers as JSON takes them."""
@@ -43,13 +42,13 @@ class ChannelCheckpoints(_Base):  # type: ignore[misc]
             if found is None:
                 raise ValueError(f"there is no complete checkpoint in {self.args.output_dir} to resume from")
             resume_from_checkpoint = str(found)
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Old checkpoints go only when the new one is complete.
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            super()._save_checkpoint(model, trial)
+            super()._save_checkpoint(model, trial)  # type: ignore[misc]
         finally:
             self.args.save_total_limit = limit
         run_dir = self._get_output_dir(trial=trial)
@@ -73,7 +72,7 @@ class ChannelCheckpoints(_Base):  # type: ignore[misc]
             )
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
         if checkpoint is None:
             return
         process = self.accelerator.process_index

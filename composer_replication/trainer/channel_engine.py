@@ -217,9 +217,7 @@ class ChannelEngine:
         return {} if self.teacher is None else self.teacher.state_dict()
 
 
-def gradient_shares(
-    losses: Mapping[str, torch.Tensor | None], parameters: Sequence[nn.Parameter]
-) -> dict[str, float]:
+def gradient_shares(losses: Mapping[str, torch.Tensor | None], parameters: Sequence[nn.Parameter]) -> dict[str, float]:
     """Each loss's part in the sum of the gradients' norms, over the parameters that train.
 
     Costs a backward pass per loss and a second set of gradients while it lasts.

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from trl import GRPOTrainer
 
 from composer_replication._arguments import check_choice, check_non_negative
+from composer_replication._optional import require
 from composer_replication.causal_lm import HiddenStates, keeping_hidden_states, recognise_head, run_causal_lm
 from composer_replication.channels import DPOVariant
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
@@ -49,6 +49,8 @@ from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.trace_batches import TraceBatches
 
 logger = logging.getLogger(__name__)
+
+GRPOTrainer: Any = require("trl", "train").GRPOTrainer
 
 _SITES = "hint_sites"
 _CANDIDATES = "hint_candidates"
@@ -341,7 +343,8 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         share = 1.0 / self.current_gradient_accumulation_steps
         if settings.alpha_sdpo > 0 and inputs.get(_SITES) is not None:
             parts["sdpo"] = _weighted(
-                settings.alpha_sdpo, self._hint_loss(model, inputs, kept.hidden_states() if self._keeps_states else None)
+                settings.alpha_sdpo,
+                self._hint_loss(model, inputs, kept.hidden_states() if self._keeps_states else None),
             )
         if self._traces is not None:
             batch = self._traces.next_batch(self.accelerator.device)
@@ -356,9 +359,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             self._log_gradient_shares(parts)
         return torch.stack([part for part in parts.values() if part is not None]).sum()
 
-    def _hint_loss(
-        self, model: nn.Module, inputs: dict[str, Any], student: HiddenStates | None
-    ) -> torch.Tensor | None:
+    def _hint_loss(self, model: nn.Module, inputs: dict[str, Any], student: HiddenStates | None) -> torch.Tensor | None:
         sites = inputs[_SITES]
         built = hinted_batch(inputs, sites, pad_token_id=self._tokenizer.pad_token_id)
         if built is None:
@@ -483,9 +484,10 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             self._metrics["train"][name] = list(values)
 
     def _is_buffer_in_use(self) -> bool:
-        return self._buffered_inputs is not None and self._step % (
-            self.args.steps_per_generation * self.num_iterations
-        ) != 0
+        return (
+            self._buffered_inputs is not None
+            and self._step % (self.args.steps_per_generation * self.num_iterations) != 0
+        )
 
 
 def _weighted(weight: float, loss: torch.Tensor | None) -> torch.Tensor | None:
@@ -512,5 +514,7 @@ def _succeeded(rewards: Sequence[float], group: int, threshold: float | None) ->
 
 def _context_limit(model: nn.Module) -> int | None:
     config: Any = getattr(model, "config", None)
-    limit = getattr(config.get_text_config() if hasattr(config, "get_text_config") else config, "max_position_embeddings", None)
+    limit = getattr(
+        config.get_text_config() if hasattr(config, "get_text_config") else config, "max_position_embeddings", None
+    )
     return limit if isinstance(limit, int) else None

@@ -24,7 +24,9 @@ class EpochPositions:
         if count < 1:
             raise ValueError("there must be at least one example to draw from, got none")
         if not 0 <= process_index < num_processes:
-            raise ValueError(f"process_index must be in 0..{num_processes - 1} (num_processes - 1), got {process_index}")
+            raise ValueError(
+                f"process_index must be in 0..{num_processes - 1} (num_processes - 1), got {process_index}"
+            )
         self._count = count
         self._seed = seed
         self._process_index = process_index

@@ -66,9 +66,7 @@ def judge_sites(
     conflicting_S = torch.zeros_like(small_S)
     if gate.drop_conflicts and rewarded_S is not None:
         conflicting_S = rewarded_S.to(small_S.device) & (signed_gap_S > 0) & ~small_S
-    return GateResult(
-        ~(small_S | conflicting_S), gap_S, signed_gap_S, int(small_S.sum()), int(conflicting_S.sum())
-    )
+    return GateResult(~(small_S | conflicting_S), gap_S, signed_gap_S, int(small_S.sum()), int(conflicting_S.sum()))
 
 
 def _mean_per_site(values_P: torch.Tensor, site_of_pair_P: torch.Tensor, sites: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from composer_replication._whole_file import whole_file
 
 
-class MetricsFile(TrainerCallback):
+class MetricsFile(TrainerCallback):  # type: ignore[misc]
     """Appends what a trainer logs to a file; lines of steps that a resumed run makes again are taken out first."""
 
     def __init__(self, path: str | Path) -> None:

@@ -18,8 +18,8 @@ def check_policy(model: nn.Module, tokenizer: Any) -> None:
     rows = get_embeddings().weight.shape[0] if get_embeddings is not None else None
     if rows is not None and len(tokenizer) > rows:
         raise ValueError(
-            f"the tokenizer has {len(tokenizer)} tokens, {name} has embeddings for {rows}: they do not belong together, "
-            "or model.resize_token_embeddings(len(tokenizer)) is missing"
+            f"the tokenizer has {len(tokenizer)} tokens, {name} has embeddings for {rows}: they do not belong "
+            "together, or model.resize_token_embeddings(len(tokenizer)) is missing"
         )
 
 

@@ -45,9 +45,7 @@ class ReplayPairs:
         self._references: torch.Tensor | None = None
         self.references = references
         self._pad_token_id = pad_token_id
-        self._positions = EpochPositions(
-            len(rows), seed=seed, process_index=process_index, num_processes=num_processes
-        )
+        self._positions = EpochPositions(len(rows), seed=seed, process_index=process_index, num_processes=num_processes)
 
     def __len__(self) -> int:
         """The number of pairs, of all processes."""

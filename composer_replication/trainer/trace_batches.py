@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from composer_replication.traces import TraceExample
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.epoch_positions import EpochPositions
-from composer_replication.traces import TraceExample
 
 
 class TraceBatches:

@@ -107,27 +107,18 @@ class RowMaker:
             raise ValueError(f"the chat template refuses the conversation: {' '.join(str(error).split())}") from error
         ids = rendered.ids
         spans = {turn.message: turn for turn in rendered.turns}
-        hints = [
-            (spans[message], hint)
-            for message, hint in (
-                () if self.hint_generator is None else self._hints(conversation, turns, self.hint_generator, stats)
-            )
-        ]
+        hints = [(spans[message], hint) for message, hint in self._hints(conversation, turns, stats)]
         windows = [_Window(0, len(ids))]
         if len(ids) > self.max_length:
             windows = self._windows([spans[message] for message in conversation.learned], [span for span, _ in hints])
             stats.truncated_rows += 1
             stats.truncated_tokens += len(ids) - len({at for window in windows for at in range(*window)})
-        masks = [[0] * len(ids) for _ in windows]
-        for message in conversation.learned:
-            span = spans[message]
-            if self.train_on_errors or not is_erring(_turn_at(conversation, turns, message)):
-                # A turn is learned once: in the last window that has all of it, or else in one that has its end.
-                within = [window.holds(span) for window in windows]
-                cut = [window.first < span.stop <= window.end for window in windows]
-                if any(cut):
-                    mask = masks[(within if any(within) else cut).index(True)]
-                    mask[span.start : span.stop] = [1] * (span.stop - span.start)
+        learned = [
+            spans[message]
+            for message in conversation.learned
+            if self.train_on_errors or not is_erring(_turn_at(conversation, turns, message))
+        ]
+        masks = _masks(learned, windows, len(ids))
         sites: list[list[HintedTurn]] = [[] for _ in windows]
         for span, hint in hints:
             number = next((number for number, window in enumerate(windows) if window.holds(span)), None)
@@ -156,10 +147,10 @@ class RowMaker:
                 windows.append(window)
         return windows
 
-    def _hints(
-        self, conversation: Conversation, turns: Sequence[Turn], hint_generator: HintGenerator, stats: RowStats
-    ) -> list[tuple[int, str]]:
+    def _hints(self, conversation: Conversation, turns: Sequence[Turn], stats: RowStats) -> list[tuple[int, str]]:
         """The messages that get a hint, and the hint."""
+        if self.hint_generator is None:
+            return []
         learned = set(conversation.learned)
         spoken = [index for index, message in enumerate(conversation.messages) if message["role"] == "assistant"]
         hints = []
@@ -176,7 +167,7 @@ class RowMaker:
             if not is_erring(turn):
                 stats.sites_dropped["not the student's mistake"] += 1
                 continue
-            hint = hint_generator(turn.tool_error, dict(turn.error_meta or {}))
+            hint = self.hint_generator(turn.tool_error, dict(turn.error_meta or {}))
             if hint is None or not hint.strip():
                 stats.hints_missing += 1
                 continue
@@ -211,6 +202,21 @@ class RowMaker:
             stop=span.stop - first,
             shift=len(hint_ids) + first - begin,
         )
+
+
+def _masks(learned: Sequence[AssistantTurn], windows: Sequence[_Window], length: int) -> list[list[int]]:
+    """For each window, 1 on the tokens that carry loss there.
+
+    A turn is learned once: in the latest window that has all of it, or else in one that has its end.
+    """
+    masks = [[0] * length for _ in windows]
+    for span in learned:
+        whole = [window.holds(span) for window in windows]
+        ending = [window.first < span.stop <= window.end for window in windows]
+        if any(ending):
+            mask = masks[(whole if any(whole) else ending).index(True)]
+            mask[span.start : span.stop] = [1] * (span.stop - span.start)
+    return masks
 
 
 def is_erring(turn: Turn | None) -> bool:

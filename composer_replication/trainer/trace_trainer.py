@@ -16,6 +16,7 @@ from transformers import Trainer, TrainingArguments
 
 from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import lm_channel
+from composer_replication.traces import TraceExample
 from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
 from composer_replication.trainer.channel_engine import ChannelEngine
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
@@ -24,7 +25,6 @@ from composer_replication.trainer.policy_checks import check_not_empty, check_po
 from composer_replication.trainer.replay_source import replay_pairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
-from composer_replication.traces import TraceExample
 
 
 class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-
 import torch
-
-torch.set_num_threads(1)
-
 from live_run import trainer
 from peft import LoraConfig
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from composer_replication.trainer.checkpoint import last_complete_checkpoint
@@ -33,14 +27,21 @@ ARGUMENTS = {
 
 
 def main(model_dir: str, output_dir: str, kind: str) -> None:
+    torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     options = {"sdpo_wrapper": "taid", "hint_gate": None, "gradient_share_steps": 2, "kl_in_advantage": 0.01}
+    arguments = dict(ARGUMENTS)
+    if kind == "two":
+        arguments |= {"max_steps": 2, "per_device_train_batch_size": 2, "ddp_backend": "gloo"}
     if kind == "lora":
         options["peft_config"] = LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1)
-    run = trainer(Path(output_dir), model=model, args=ARGUMENTS, tasks=8, **options)
+    run = trainer(Path(output_dir), model=model, args=arguments, tasks=8, **options)
     found = last_complete_checkpoint(output_dir)
     run.train(resume_from_checkpoint=True if found is not None else None)
     run.save_model(str(Path(output_dir, "final")))
+    # Every process has its own copy of the weights; they had better be the same.
+    own = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
+    save_file(own, Path(output_dir, f"process-{run.accelerator.process_index}.safetensors"))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_channel_2_falls_on_the_turns_that_went_wrong(tmp_path: Path) -> None:
     live.train()
     losses = [line["channels/sdpo/loss"] for line in metrics(tmp_path)]
     assert len(losses) == 5
-    assert all(later < earlier for earlier, later in zip(losses, losses[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(losses))
     assert losses[-1] < 0.6 * losses[0]
 
 
@@ -168,7 +169,7 @@ def test_accumulation_does_not_change_the_weight_of_a_token(tmp_path: Path) -> N
 
 def test_a_gate_that_nothing_passes_is_loud(tmp_path: Path) -> None:
     live = trainer(tmp_path, hint_gate=HintGate(min_gap=1e6), beta_replay=0.0, inactive_patience=2)
-    with pytest.warns(InactiveChannelWarning, match="'sdpo'.*barely differs"):
+    with pytest.warns(InactiveChannelWarning, match=r"'sdpo'.*barely differs"):
         live.train()
     line = metrics(tmp_path)[0]
     assert line["channels/sdpo/active_tokens"] == 0
@@ -177,7 +178,7 @@ def test_a_gate_that_nothing_passes_is_loud(tmp_path: Path) -> None:
 
 def test_pairs_that_were_not_given_are_missed(tmp_path: Path) -> None:
     live = trainer(tmp_path, replay_dataset=None, inactive_patience=1, args={"max_steps": 1})
-    with pytest.warns(InactiveChannelWarning, match="'replay'.*replay_dataset"):
+    with pytest.warns(InactiveChannelWarning, match=r"'replay'.*replay_dataset"):
         live.train()
 
 
@@ -245,7 +246,10 @@ def test_kl_in_the_advantage_leaves_the_mean_of_a_group_alone(tmp_path: Path) ->
     outputs = []
     for coefficient in (0.0, 0.5):
         live = trainer(
-            tmp_path / str(coefficient), alpha_sdpo=0.0, beta_replay=0.0, kl_in_advantage=coefficient,
+            tmp_path / str(coefficient),
+            alpha_sdpo=0.0,
+            beta_replay=0.0,
+            kl_in_advantage=coefficient,
             args={"max_steps": 2, "learning_rate": 1e-2},
         )
         seen: list[torch.Tensor] = []
@@ -269,7 +273,7 @@ def test_kl_in_the_advantage_leaves_the_mean_of_a_group_alone(tmp_path: Path) ->
 def test_bad_input_is_named_before_the_first_step(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="train_dataset is empty"):
         trainer(tmp_path, train_dataset=Dataset.from_list([]))
-    with pytest.raises(ValueError, match="no pair that can be used.*empty side"):
+    with pytest.raises(ValueError, match=r"no pair that can be used.*empty side"):
         trainer(tmp_path, replay_dataset=[{**pairs(1)[0], "chosen": []}])
     with pytest.raises(ValueError, match="alpha_sdpo"):
         trainer(tmp_path, alpha_sdpo=-1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -31,11 +32,14 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{SCRIPT.parent}"}
+
+
 def _start(model_dir: Path, output_dir: Path, kind: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{SCRIPT.parent}"}
     return subprocess.Popen(
         [sys.executable, str(SCRIPT), str(model_dir), str(output_dir), kind],
-        env=environment,
+        env=_environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -85,6 +89,29 @@ def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, model_dir: Path, k
 def _saved(output_dir: Path) -> int:
     found = last_complete_checkpoint(output_dir)
     return int(found.name.rpartition("-")[2]) if found is not None else 0
+
+
+def test_two_processes_stay_one_policy(tmp_path: Path, model_dir: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_addr=127.0.0.1"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        launcher.append(f"--master_port={free.getsockname()[1]}")
+    run = subprocess.run(
+        [*launcher, str(SCRIPT), str(model_dir), str(tmp_path), "two"],
+        env=_environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    first, second = (load_file(tmp_path / f"process-{process}.safetensors") for process in range(2))
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    logged = metrics(tmp_path)
+    assert [line["step"] for line in logged] == [1, 2]
+    for line in logged:
+        assert all(line[f"channels/{channel}/active_tokens"] > 0 for channel in ("grpo", "sdpo", "replay"))
+        total = line["channels/grpo/loss"] + 0.1 * line["channels/sdpo/loss"] + 0.05 * line["channels/replay/loss"]
+        assert line["loss"] == pytest.approx(total, rel=1e-3)
+    # Each of the two saves what it alone knows.
+    assert len(list((tmp_path / "checkpoint-2").glob("channels-*.json"))) == 2
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
