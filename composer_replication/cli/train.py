@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,10 +94,11 @@ def _show_problems(error: ConfigError) -> None:
 
 
 def _quiet_loading() -> None:
-    """Without the bars of the libraries: there is one of our own."""
+    """Without the bars of the libraries, as there is one of our own, and without what TRL says to developers."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", message="You are using 'environment_factory'")
 
 
 def _plan(config: Config, *, as_json: bool) -> None:

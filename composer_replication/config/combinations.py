@@ -111,6 +111,12 @@ def _rollouts(config: Config) -> Iterator[str]:
 
 def _optimizer(config: Config) -> Iterator[str]:
     optimizer = config.optimizer
+    if config.model.dtype != "float32" and config.model.lora is None:
+        # A weight of 0.02 in bfloat16 has neighbours 1e-4 away: steps of 1e-6 are rounded off, and nothing is learned.
+        yield (
+            f"model.dtype: weights in {config.model.dtype} lose the small steps of training; keep float32 "
+            "(training.bf16 computes in bfloat16 all the same), or set model.lora"
+        )
     if optimizer.name == "muon" and config.model.lora is not None:
         # An adapter's update is a product: two orthogonalised factors are not an orthogonalised product, and the factor
         # whose gradient is all but 0 at first (the other one begins at 0) would move at full length all the same.

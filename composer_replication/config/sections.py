@@ -100,7 +100,7 @@ class RewardSection(Section):
     """One reward function."""
 
     function: Annotated[str, Field(min_length=1)]
-    """module:function, path.py:function, or a ready one: effort_penalty."""
+    """module:function, path.py:function, or a ready one: effort_penalty (arguments k, q and counts)."""
     weight: float = 1.0
     """What its rewards are multiplied by before they are added up."""
     arguments: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from composer_replication.config import Config
 from composer_replication.trainer.memory_estimate import MemoryEstimate, estimate_memory
-from composer_replication.trainer.model_loading import check_model, empty_model
+from composer_replication.trainer.model_loading import check_lengths, check_model, empty_model
 from composer_replication.trainer.preference_rows import PreferenceStats, preference_rows
 from composer_replication.trainer.run_directory import RunDirectory, step_of
 from composer_replication.trainer.training_data import TrainingData
@@ -57,6 +57,7 @@ def dry_run(config: Config) -> DryRun:
     _count_pairs(config, data, tokenizer)
     model = empty_model(config.model)
     check_model(model, tokenizer, config.model)
+    check_lengths(model, config)
     return DryRun(
         config=config,
         counts=data.counts,

@@ -14,6 +14,7 @@ from composer_replication._tiny.tokenizer import _template_text
 from composer_replication.config.resolving import BUNDLED_MODEL
 
 if TYPE_CHECKING:
+    from composer_replication.config import Config
     from composer_replication.config.sections import LoraSection, ModelSection
 
 # A turn's borders must be tokens of their own: spelt out in pieces, they are text that no model has seen.
@@ -128,6 +129,27 @@ def check_model(model: Any, tokenizer: Any, settings: ModelSection) -> None:
             f"model.name: the tokenizer of {settings.name} has {tokens:,} tokens and the model rows for {rows:,}: "
             "they do not belong together"
         )
+
+
+def check_lengths(model: Any, config: Config) -> None:
+    """Require that the model can look as far back as the data may reach.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    wanted = {
+        "data.max_length": config.data.max_length if config.data.traces is not None else 0,
+        "channels.replay.max_length": config.channels.replay.max_length if config.data.pairs else 0,
+        "channels.grpo.max_completion_length": (
+            config.channels.grpo.max_completion_length if config.environment is not None else 0
+        ),
+    }
+    for key, length in wanted.items():
+        if isinstance(positions, int) and length > positions:
+            raise ValueError(
+                f"{key}: {length:,} tokens are more than the {positions:,} positions of {config.model.name}"
+            )
 
 
 def check_tools(tokenizer: Any, needed_by: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_READY_REWARDS = {"effort_penalty": "composer_replication.trainer.rewards:EffortPenalty"}
+from composer_replication.trainer.rewards import Effort, EffortPenalty
 
 
 def load_object(name: str, key: str) -> Any:
@@ -64,7 +64,13 @@ def reward_function(name: str, arguments: Mapping[str, Any], key: str) -> Callab
     Raises:
         ValueError: see `load_object`; or it takes other arguments.
     """
-    found = load_object(_READY_REWARDS.get(name, name) if ":" not in name else name, key)
+    found = _effort_penalty if name == "effort_penalty" else load_object(name, key)
+    if found is _effort_penalty:
+        _check_arguments(found, arguments, name, f"{key} arguments")
+        try:
+            return _effort_penalty(**arguments)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{key} arguments: {error}") from None
     if inspect.isclass(found):
         _check_arguments(found, arguments, name, f"{key} arguments")
         made = found(**arguments)
@@ -72,6 +78,13 @@ def reward_function(name: str, arguments: Mapping[str, Any], key: str) -> Callab
             raise ValueError(f"{key}: objects of {name} cannot be called: a reward function can")
         return made
     return functools.partial(found, **arguments) if arguments else found
+
+
+def _effort_penalty(
+    *, k: float = 1e-3, q: float = 0.5, counts: Mapping[str, float] | None = None
+) -> Callable[..., list[float]]:
+    """Effort costs C(x), times the weight that the configuration gives the reward."""
+    return EffortPenalty(1.0, k=k, q=q, counts=None if counts is None else Effort(**counts))
 
 
 def _check_arguments(callable_: Callable[..., Any], arguments: Mapping[str, Any], name: str, key: str) -> None:

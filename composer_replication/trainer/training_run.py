@@ -14,7 +14,14 @@ from composer_replication.config import Config
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.hint_gate import HintGate
-from composer_replication.trainer.model_loading import check_model, check_tools, load_model, load_tokenizer, lora_config
+from composer_replication.trainer.model_loading import (
+    check_lengths,
+    check_model,
+    check_tools,
+    load_model,
+    load_tokenizer,
+    lora_config,
+)
 from composer_replication.trainer.named_objects import environment_factory, has_own_reward, reward_function
 from composer_replication.trainer.optimizers import OptimizerFactory
 from composer_replication.trainer.rollouts import TemplatedTokenizer
@@ -58,6 +65,7 @@ class TrainingRun:
         set_seed(config.training.seed)  # adapters begin at random
         model = load_model(config.model)
         check_model(model, tokenizer, config.model)
+        check_lengths(model, config)
         if config.environment is None:
             self.trainer = _trace_trainer(config, model, tokenizer, self.data)
         else:
@@ -132,7 +140,8 @@ def check_environment(config: Config) -> None:
     Raises:
         ValueError: see `named_objects`.
     """
-    _Rollouts(config)
+    if config.environment is not None:
+        grpo_arguments(config, _Rollouts(config).weights)
 
 
 def checked_inputs(config: Config) -> tuple[TrainingData, Any]:

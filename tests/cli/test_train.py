@@ -100,6 +100,29 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "SdpoSection" in json.loads(out)["$defs"]
 
 
+def test_a_run_and_the_run_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, logs_config(tmp_path, steps=1))
+    code, out, _ = run(capsys, file)
+    assert (code, out) == (0, f"step 1 of 1: {tmp_path / 'run'}\n")
+    planned = json.loads(run(capsys, file, "--dry-run", "--json", "--set", "training.steps=2")[1])
+    assert planned["resumes_from_step"] == 1
+    code, out, _ = run(capsys, file, "--json", "--set", "training.steps=2")
+    result = json.loads(out)
+    assert (code, result["steps"], result["resumed_from_step"]) == (0, 2, 1)
+    assert result["metrics"]["train_loss"] > 0
+    code, out, err = run(capsys, file, "--set", "training.steps=2", "--set", "channels.sdpo.alpha=0.7")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("error: training.output_dir: ")
+    assert "channels.sdpo.alpha was 0.1 and is 0.7" in err
+
+
+def test_an_environment_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, written(tmp_path, rollout_config(tmp_path, steps=1)))
+    assert (code, out) == (0, f"step 1 of 1: {tmp_path / 'run'}\n")
+    assert "experimental" not in err
+    assert (tmp_path / "run" / "samples.jsonl").exists()
+
+
 @pytest.mark.parametrize("name", ["train.yaml", "train_environment.yaml"])
 def test_the_examples_are_configurations(name: str) -> None:
     load_config(EXAMPLES / name)
@@ -136,6 +159,13 @@ def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["FILE", "--set", "model.chat_template=PLAIN"], 1, "renders no tool calls, and data.traces needs them"),
         (["FILE", "--set", "data.traces=nowhere"], 1, "data.traces: nowhere holds no traces"),
         (["FILE", "--set", "data.pairs=nowhere.jsonl"], 1, "data.pairs: nowhere.jsonl: there is no such file"),
+        (
+            ["FILE", "--set", "data.max_length=5000"],
+            1,
+            "data.max_length: 5,000 tokens are more than",
+        ),
+        (["FILE", "--set", "channels.replay.max_length=5000"], 1, "channels.replay.max_length: 5,000 tokens are more"),
+        (["FILE", "--set", "model.lora.target_modules=no_such"], 1, "no_such"),
         (["FILE", "--set", "training.resume=nowhere"], 1, "training.resume: nowhere is no checkpoint"),
     ],
 )
@@ -170,6 +200,8 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
         ("environment.arguments.wort=3", "environment.arguments"),
         ("environment.rewards=[no_such_module:f]", "environment.rewards[0]: there is no module no_such_module"),
         ("environment={class: DOORS:Unscored}", "has no get_reward, and there are no rewards"),
+        ("channels.grpo.max_completion_length=5000", "channels.grpo.max_completion_length: 5,000 tokens are more"),
+        ("channels.grpo.trl.use_vlm=true", "channels.grpo.trl.use_vlm: trl.GRPOConfig has no such setting"),
         ("data.prompts=nowhere.jsonl", "data.prompts: nowhere.jsonl: there is no such file"),
         ("model.chat_template=PLAIN", "renders no tool calls, and environment.class needs them"),
     ],

@@ -83,3 +83,14 @@ def test_rewards_are_functions_or_made_of_classes(file: Path) -> None:
         reward_function(f"{file}:Unscored", {}, "k")
     with pytest.raises(ValueError, match="must look like"):
         reward_function("efort_penalty", {}, "k")
+
+
+def test_the_effort_penalty_is_at_hand() -> None:
+    said = {"prompts": ["?"], "completions": ["four more words here"], "completion_ids": [[1, 2, 3, 4]]}
+    (plain,) = reward_function("effort_penalty", {"q": 0}, "k")(**said)
+    assert plain == -(4 + 1)  # tokens and a turn, on a straight line
+    (free,) = reward_function("effort_penalty", {"q": 0, "counts": {"turns": 0}}, "k")(**said)
+    assert free == -4
+    for wrong in ({"kk": 1}, {"k": 0}, {"counts": {"tokens": 1}}, {"counts": 3}):
+        with pytest.raises(ValueError, match=r"^k arguments: "):
+            reward_function("effort_penalty", wrong, "k")
