@@ -27,6 +27,7 @@ from composer_replication.loss import SDPOWrapper
 from composer_replication.trainer.advantages import SequenceKL, routed_advantages
 from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
 from composer_replication.trainer.channel_engine import ChannelEngine, gradient_shares
+from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.hint_gate import HintGate
 from composer_replication.trainer.hinted_rows import hinted_batch
 from composer_replication.trainer.metrics_file import MetricsFile
@@ -90,7 +91,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         replay_batch_size: pairs per micro-batch; None is one for two rollouts.
         replay_max_length: tokens of a prompt and one response.
         trace_dataset: `TraceExample`s whose failing turns ride along in channel 2.
-        trace_batch_size: traces per micro-batch.
+        trace_batch_size: rows of traces per micro-batch.
         data_collator: a `ComposerDataCollator` for the traces; None makes one.
         routing: "srpo" takes failed rollouts that have a hint out of channel 1.
         success_threshold: the reward from which a rollout has succeeded; None: above its group's mean.
@@ -210,13 +211,15 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
                 )
         self._traces = None
         if on_policy and trace_dataset is not None:
-            self._traces = TraceBatches.for_trainer(
+            collator = data_collator or ComposerDataCollator(
+                tokenizer=self._templated,
+                config=CollatorConfig(
+                    hint_generator=self.hint_generator, hint_role=hint_role, sdpo_target=sdpo_target, max_windows=8
+                ),
+            )
+            self._traces = TraceBatches(
                 trace_dataset,
-                data_collator,
-                self._templated,
-                hint_generator=self.hint_generator,
-                hint_role=hint_role,
-                sdpo_target=sdpo_target,
+                collator,
                 batch_size=trace_batch_size,
                 seed=self.args.seed,
                 process_index=self.accelerator.process_index,
@@ -348,10 +351,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             )
         if self._traces is not None:
             batch = self._traces.next_batch(self.accelerator.device)
-            if batch is None:
-                self.channels.log.explain("traces", {"no_hint": 1})
-            else:
-                parts["traces"] = _weighted(settings.alpha_sdpo, self._compute_sdpo_loss(model, batch, share=share))
+            parts["traces"] = settings.alpha_sdpo * self._compute_sdpo_loss(model, batch, share=share)
         if self.channels.pairs is not None:
             batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
             parts["replay"] = settings.beta_replay * self._compute_trace_replay_loss(model, batch, share=share)

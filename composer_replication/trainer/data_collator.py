@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -138,23 +138,28 @@ class ComposerDataCollator:
         """
         if not batch:
             raise ValueError("the batch is empty: there is nothing to collate")
-        rows: list[TraceRow] = []
-        rewards: list[float] = []
-        for example in batch:
-            made = self._rows(example)
-            rows += made
-            rewards += [self._reward(example)] * len(made)
+        rows = [row for example in batch for row in self.rows(example)]
         if not rows:
             raise ValueError(f"none of the batch's {len(batch)} examples has an assistant turn to learn from")
-        out = self._padded("", [row.ids for row in rows])
-        out["response_mask"] = _stacked([row.response_mask for row in rows], 0)
-        out["rewards"] = torch.tensor(rewards)
-        out |= self._hinted(rows)
+        out = self.collate(rows)
         if self.config.enable_replay_dpo:
             out |= self._preferences(batch)
         return out
 
-    def _rows(self, example: TraceExample) -> list[TraceRow]:
+    def collate(self, rows: Sequence[TraceRow]) -> dict[str, torch.Tensor]:
+        """Rows that were made before, as the batch that `__call__` gives without its pairs."""
+        out = self._padded("", [row.ids for row in rows])
+        out["response_mask"] = _stacked([row.response_mask for row in rows], 0)
+        out["rewards"] = torch.tensor([row.reward for row in rows])
+        return out | self._hinted(rows)
+
+    def rows(self, example: TraceExample) -> list[TraceRow]:
+        """One trace as rows: one for each conversation that it is made of, or several if it is long.
+
+        Raises:
+            ValueError: a turn that cannot be read, a reward that is no finite number, or a chat template that refuses
+                the trace.
+        """
         config, stats = self.config, self.stats
         stats.examples += 1
         turns = trace_turns(example)
@@ -180,7 +185,8 @@ class ComposerDataCollator:
         except ValueError as error:
             raise ValueError(f"trace {example.get('trace_id', '?')!r}: {error}") from error
         stats.examples_without_turns += not rows
-        return rows
+        reward = self._reward(example)
+        return [replace(row, reward=reward) for row in rows]
 
     def _check_template(self, turns: Sequence[Turn], has_tools: bool) -> None:
         """Once for each template, and once more when the first tool call comes."""
@@ -246,4 +252,4 @@ class ComposerDataCollator:
 
 def _stacked(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
     """Rows of different lengths as one tensor, filled up on the right."""
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=filler)
+    return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_value=filler)

@@ -68,15 +68,15 @@ class TemplatedTokenizer:
     chat_template: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
-    def apply_chat_template(self, conversation: Sequence[Message], **options: Any) -> Any:
+    def apply_chat_template(self, messages: Sequence[Message], **kwargs: Any) -> Any:
         """As the tokenizer's own, under this template."""
         bound: dict[str, Any] = dict(self.chat_template_kwargs)
         if self.chat_template is not None:
             bound["chat_template"] = self.chat_template
-        return self.tokenizer.apply_chat_template(conversation, **(bound | options))
+        return self.tokenizer.apply_chat_template(messages, **(bound | kwargs))
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self.tokenizer(*arguments, **options)
+    def __call__(self, text: Any, **kwargs: Any) -> Any:
+        return self.tokenizer(text, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name == "tokenizer":  # not there yet while a copy is being made

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from jinja2.exceptions import TemplateError
@@ -28,7 +29,7 @@ class HintedTurn:
     """A turn that channel 2 learns from: `ids` are its context with the hint spliced in, and the turn itself, to its
     end. Its tokens stand at `[start, stop)` in the row, and in `ids` `shift` further to the right."""
 
-    ids: list[int]
+    ids: Sequence[int]
     start: int
     stop: int
     shift: int
@@ -38,9 +39,20 @@ class HintedTurn:
 class TraceRow:
     """A conversation as the student sees it. `response_mask` is 1 on the tokens that carry loss."""
 
-    ids: list[int]
-    response_mask: list[int]
+    ids: Sequence[int]
+    response_mask: Sequence[int]
     sites: list[HintedTurn]
+    reward: float = 0.0
+
+    @property
+    def teaches(self) -> bool:
+        """Whether a channel has something to learn from it."""
+        return bool(self.sites) or any(self.response_mask)
+
+    def compact(self) -> TraceRow:
+        """The same in a fifth of the memory, for keeping many."""
+        sites = [replace(site, ids=array("i", site.ids)) for site in self.sites]
+        return replace(self, ids=array("i", self.ids), response_mask=array("b", self.response_mask), sites=sites)
 
 
 class _Window(NamedTuple):

@@ -16,12 +16,14 @@ from transformers import Trainer, TrainingArguments
 
 from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import lm_channel
+from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.traces import TraceExample
 from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
 from composer_replication.trainer.channel_engine import ChannelEngine
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
+from composer_replication.trainer.rendered_traces import rendered_traces
 from composer_replication.trainer.replay_source import replay_pairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
@@ -36,7 +38,8 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         train_dataset: the traces; their `dpo_pairs` go to channel 3.
         processing_class: the tokenizer, with a chat template.
         settings: weights and options of the channels.
-        collator: how traces are rendered; None takes `CollatorConfig()` without the turns that erred in channel 1.
+        collator: how traces are rendered, once, before training; None: hints of templates and the error's own text, the
+            turns that erred left out of channel 1, and up to eight rows of a trace that is too long for one.
         lm_weight: weight of channel 1; 0 leaves it out.
         replay_dataset: more preference pairs.
         replay_batch_size: pairs per micro-batch; None is one for two traces.
@@ -69,18 +72,17 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         settings = settings or ChannelSettings()
         check_not_empty("train_dataset", train_dataset)
         check_policy(model, processing_class)
-        config = collator or CollatorConfig(train_on_errors=False)
-        # Pairs come from the sampler, which has their reference log-probabilities.
-        config.enable_replay_dpo = False
+        hints = as_collator_hint(LayeredHints())
+        config = collator or CollatorConfig(hint_generator=hints, train_on_errors=False, max_windows=8)
         self.collator = ComposerDataCollator(tokenizer=processing_class, config=config)
-        # A trace's turns are no argument of the model, and must reach the collator all the same.
+        # A row is no set of arguments of the model, and must reach the collator all the same.
         args.remove_unused_columns = False
         super().__init__(
             model=model,
             args=args,
-            train_dataset=train_dataset,
+            train_dataset=rendered_traces(train_dataset, self.collator),
             processing_class=processing_class,
-            data_collator=self.collator,
+            data_collator=self.collator.collate,
             callbacks=list(callbacks or ()),
             optimizers=optimizers,
         )
