@@ -44,7 +44,7 @@ class RunResult:
 
 
 class TrainingRun:
-    """A run that is ready to start: the trainer is made, and nothing has been written.
+    """A run that is ready to start: the trainer is made, and of the run directory nothing but its cache is written.
 
     Raises:
         ValueError: something that the configuration names cannot be used; the message names the setting.
@@ -66,6 +66,7 @@ class TrainingRun:
         model = load_model(config.model)
         check_model(model, tokenizer, config.model)
         check_lengths(model, config)
+        self.directory.make()
         if config.environment is None:
             self.trainer = _trace_trainer(config, model, tokenizer, self.data)
         else:
