@@ -66,6 +66,8 @@ class TrainingRun:
         model = load_model(config.model)
         check_model(model, tokenizer, config.model)
         check_lengths(model, config)
+        if config.environment is None:
+            model = _with_adapters(config, model)
         self.directory.make()
         if config.environment is None:
             self.trainer = _trace_trainer(config, model, tokenizer, self.data)
@@ -336,16 +338,22 @@ def _as_rollouts_are_rendered(tokenizer: Any, rollouts: _Rollouts) -> Any:
     return TemplatedTokenizer(tokenizer, templates.get_training_chat_template(tokenizer))
 
 
+def _with_adapters(config: Config, model: Any) -> Any:
+    """The model with its adapters, if it gets any; TRL's trainer makes them itself."""
+    if config.model.lora is None:
+        return model
+    model = require("peft", "train").get_peft_model(model, lora_config(config.model.lora))
+    if config.training.gradient_checkpointing:
+        model.enable_input_require_grads()
+    return model
+
+
 def _trace_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData) -> Any:
     from transformers import TrainingArguments
 
     from composer_replication.trainer.trace_trainer import TraceTrainer
 
     lm, replay = config.channels.lm, config.channels.replay
-    if config.model.lora is not None:
-        model = require("peft", "train").get_peft_model(model, lora_config(config.model.lora))
-        if config.training.gradient_checkpointing:
-            model.enable_input_require_grads()
     return TraceTrainer(
         model,
         TrainingArguments(**training_arguments(config)),
