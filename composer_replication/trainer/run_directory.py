@@ -55,6 +55,8 @@ class RunDirectory:
         Raises:
             ValueError: the directory holds another run, or one that must not be resumed; or no such checkpoint.
         """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"training.output_dir: {self.folder} is a file; give a directory")
         resume = config.training.resume
         if resume not in ("auto", "never"):
             given = Path(resume).expanduser()
@@ -89,6 +91,17 @@ class RunDirectory:
                     "give another directory, or the same configuration"
                 )
         return checkpoint
+
+    def make(self) -> None:
+        """Make the directory, with its parents.
+
+        Raises:
+            ValueError: it cannot be made.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"training.output_dir: {self.folder} cannot be made: {error.strerror}") from None
 
     def begin(self, config: Config, resumed_from: int) -> None:
         """Write down what is about to run behind a step, and drop the samples that it will write again.

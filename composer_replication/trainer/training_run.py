@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from composer_replication._optional import require
 from composer_replication.config import Config
-from composer_replication.hint_generator import LayeredHints, as_collator_hint
-from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
-from composer_replication.trainer.hint_gate import HintGate
+from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.model_loading import (
     check_lengths,
     check_model,
@@ -27,6 +23,13 @@ from composer_replication.trainer.optimizers import OptimizerFactory
 from composer_replication.trainer.rollouts import TemplatedTokenizer
 from composer_replication.trainer.run_directory import RunDirectory, step_of
 from composer_replication.trainer.settings import ChannelSettings
+from composer_replication.trainer.trainer_arguments import (
+    channel_options,
+    collator_config,
+    grpo_arguments,
+    optimizer_settings,
+    training_arguments,
+)
 from composer_replication.trainer.training_data import TrainingData, load_training_data, makes_tool_calls
 
 OnLog = Callable[[int, Mapping[str, Any]], None]
@@ -44,7 +47,7 @@ class RunResult:
 
 
 class TrainingRun:
-    """A run that is ready to start: the trainer is made, and nothing has been written.
+    """A run that is ready to start: the trainer is made, and of the run directory nothing but its cache is written.
 
     Raises:
         ValueError: something that the configuration names cannot be used; the message names the setting.
@@ -66,6 +69,9 @@ class TrainingRun:
         model = load_model(config.model)
         check_model(model, tokenizer, config.model)
         check_lengths(model, config)
+        if config.environment is None:
+            model = _with_adapters(config, model)
+        self.directory.make()
         if config.environment is None:
             self.trainer = _trace_trainer(config, model, tokenizer, self.data)
         else:
@@ -164,134 +170,6 @@ def checked_inputs(config: Config) -> tuple[TrainingData, Any]:
     return data, tokenizer
 
 
-def optimizer_settings(config: Config) -> dict[str, Any]:
-    """The section `optimizer` as `make_optimizer` takes it."""
-    optimizer = config.optimizer
-    settings: dict[str, Any] = {
-        "name": optimizer.name,
-        "lr": optimizer.lr,
-        "weight_decay": optimizer.weight_decay,
-        "betas": optimizer.betas,
-        "eps": optimizer.eps,
-    }
-    if optimizer.muon is not None:
-        settings |= {f"muon_{name}": value for name, value in optimizer.muon.model_dump().items()}
-    return settings
-
-
-def training_arguments(config: Config) -> dict[str, Any]:
-    """The arguments that both trainers share, by the names of `transformers.TrainingArguments`."""
-    training, optimizer = config.training, config.optimizer
-    return {
-        "output_dir": str(training.output_dir),
-        "max_steps": training.steps,
-        "per_device_train_batch_size": training.batch_size,
-        "gradient_accumulation_steps": training.gradient_accumulation,
-        "learning_rate": optimizer.lr,
-        "weight_decay": optimizer.weight_decay,
-        "max_grad_norm": optimizer.max_grad_norm,
-        "lr_scheduler_type": _schedule(optimizer.schedule, optimizer.warmup),
-        "warmup_steps": int(optimizer.warmup) if optimizer.warmup >= 1 else optimizer.warmup,
-        "save_strategy": "steps",
-        "save_steps": training.save_every,
-        "save_total_limit": training.keep_checkpoints,
-        "seed": training.seed,
-        "use_cpu": training.device == "cpu",
-        "bf16": uses_bf16(config),
-        "gradient_checkpointing": training.gradient_checkpointing,
-        "logging_steps": training.log_every,
-        "logging_first_step": True,
-        "report_to": list(training.report_to),
-        "disable_tqdm": True,
-        "remove_unused_columns": False,
-    }
-
-
-def uses_bf16(config: Config) -> bool:
-    """Whether to compute in bfloat16: as the configuration says, or where an accelerator can."""
-    if config.training.bf16 is not None:
-        return config.training.bf16
-    return config.training.device != "cpu" and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-
-
-def grpo_arguments(config: Config, reward_weights: list[float]) -> dict[str, Any]:
-    """The arguments of `trl.GRPOConfig`.
-
-    Raises:
-        ValueError: `channels.grpo.trl` names a setting that TRL does not have, or that has a key of its own here.
-    """
-    from trl import GRPOConfig
-
-    grpo = config.channels.grpo
-    arguments = {
-        **training_arguments(config),
-        "loss_type": grpo.loss_type,
-        "scale_rewards": grpo.scale_rewards,
-        "beta": grpo.beta,
-        "num_generations": grpo.num_generations,
-        "max_completion_length": grpo.max_completion_length,
-        "temperature": grpo.temperature,
-        "top_p": grpo.top_p,
-        "top_k": grpo.top_k,
-        "epsilon": grpo.epsilon,
-        "epsilon_high": grpo.epsilon_high,
-        "num_iterations": grpo.num_iterations,
-        "mask_truncated_completions": grpo.mask_truncated_completions,
-        "max_tool_calling_iterations": grpo.max_tool_iterations,
-        "reward_weights": reward_weights or None,
-    }
-    known = {one.name for one in fields(GRPOConfig)}
-    for name in grpo.trl:
-        if name in arguments:
-            raise ValueError(f"channels.grpo.trl.{name}: this has a key of its own in the configuration; set that")
-        if name not in known:
-            raise ValueError(f"channels.grpo.trl.{name}: trl.GRPOConfig has no such setting")
-    return {**arguments, **grpo.trl}
-
-
-def channel_options(config: Config) -> dict[str, Any]:
-    """The fields of `ChannelSettings`, which both trainers take; what is null stays at their own default."""
-    sdpo, replay, training = config.channels.sdpo, config.channels.replay, config.training
-    options = {
-        "alpha_sdpo": sdpo.alpha,
-        "beta_replay": replay.beta,
-        "sdpo_jsd_beta": sdpo.jsd_beta,
-        "sdpo_temperature": sdpo.temperature,
-        "sdpo_token_clip": sdpo.token_clip,
-        "sdpo_wrapper": sdpo.wrapper,
-        "entropy_opd_h_max": sdpo.entropy_opd_h_max,
-        "sdpo_teacher": sdpo.teacher,
-        "ema_rate": sdpo.ema_rate,
-        "trust_region_mix": sdpo.trust_region_mix,
-        "dpo_variant": replay.variant,
-        "replay_dpo_beta": replay.dpo_beta,
-        "simpo_beta": replay.simpo_beta,
-        "simpo_gamma": replay.simpo_gamma,
-        "inactive_patience": training.inactive_patience,
-        "gradient_share_steps": training.gradient_share_every,
-    }
-    if sdpo.taid is not None:
-        options |= {f"taid_{name}": value for name, value in sdpo.taid.model_dump().items()}
-    given = {name: value for name, value in options.items() if value is not None}
-    gate = None if sdpo.gate is None else HintGate(min_gap=sdpo.gate.min_gap, drop_conflicts=sdpo.gate.drop_conflicts)
-    return {**given, "hint_gate": gate}
-
-
-def collator_config(config: Config) -> CollatorConfig:
-    """How traces are rendered. Pairs do not come with them: the trainers have a sampler for those."""
-    sdpo, lm = config.channels.sdpo, config.channels.lm
-    return CollatorConfig(
-        max_seq_len=config.data.max_length,
-        max_dpo_seq_len=config.channels.replay.max_length,
-        enable_sdpo=sdpo.alpha > 0,
-        enable_replay_dpo=False,
-        hint_generator=as_collator_hint(LayeredHints()),
-        hint_role=sdpo.hint_role,
-        sdpo_target=sdpo.target,
-        train_on_errors=lm is not None and lm.train_on_errors,
-    )
-
-
 def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData, rollouts: _Rollouts) -> Any:
     from datasets import Dataset
     from trl import GRPOConfig
@@ -335,16 +213,22 @@ def _as_rollouts_are_rendered(tokenizer: Any, rollouts: _Rollouts) -> Any:
     return TemplatedTokenizer(tokenizer, templates.get_training_chat_template(tokenizer))
 
 
+def _with_adapters(config: Config, model: Any) -> Any:
+    """The model with its adapters, if it gets any; TRL's trainer makes them itself."""
+    if config.model.lora is None:
+        return model
+    model = require("peft", "train").get_peft_model(model, lora_config(config.model.lora))
+    if config.training.gradient_checkpointing:
+        model.enable_input_require_grads()
+    return model
+
+
 def _trace_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData) -> Any:
     from transformers import TrainingArguments
 
     from composer_replication.trainer.trace_trainer import TraceTrainer
 
     lm, replay = config.channels.lm, config.channels.replay
-    if config.model.lora is not None:
-        model = require("peft", "train").get_peft_model(model, lora_config(config.model.lora))
-        if config.training.gradient_checkpointing:
-            model.enable_input_require_grads()
     return TraceTrainer(
         model,
         TrainingArguments(**training_arguments(config)),
@@ -357,7 +241,3 @@ def _trace_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingDat
         replay_batch_size=replay.batch_size,
         replay_max_length=replay.max_length,
     )
-
-
-def _schedule(name: str, warmup: float) -> str:
-    return "constant_with_warmup" if name == "constant" and warmup else name

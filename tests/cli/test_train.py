@@ -166,6 +166,7 @@ def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ),
         (["FILE", "--set", "channels.replay.max_length=5000"], 1, "channels.replay.max_length: 5,000 tokens are more"),
         (["FILE", "--set", "model.lora.target_modules=no_such"], 1, "no_such"),
+        (["FILE", "--set", "training.output_dir=FILE"], 1, "is a file; give a directory"),
         (["FILE", "--set", "training.resume=nowhere"], 1, "training.resume: nowhere is no checkpoint"),
     ],
 )

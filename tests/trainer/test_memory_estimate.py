@@ -13,7 +13,7 @@ from composer_replication.config import Config, parse_config
 from composer_replication.trainer.memory_estimate import MemoryEstimate, estimate_memory
 from composer_replication.trainer.model_loading import empty_model, load_model, lora_config
 from composer_replication.trainer.optimizers import make_optimizer
-from composer_replication.trainer.training_run import optimizer_settings
+from composer_replication.trainer.trainer_arguments import optimizer_settings
 
 
 @pytest.fixture(scope="module")

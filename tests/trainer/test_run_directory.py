@@ -113,6 +113,12 @@ def test_runs_that_must_not_be_resumed(tmp_path: Path) -> None:
         directory.checkpoint(config(tmp_path))
 
 
+def test_a_place_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"training\.output_dir: .*/file/run cannot be made: Not a directory"):
+        RunDirectory(tmp_path / "file" / "run").make()
+
+
 def test_a_checkpoint_by_its_path(tmp_path: Path) -> None:
     made = checkpoint(tmp_path / "other", 4)
     given = config(tmp_path / "run", training={"resume": str(made)})

@@ -16,13 +16,13 @@ from trainer.training_material import json_lines, logs_config, pair, rollout_con
 
 from composer_replication.config import Config, parse_config
 from composer_replication.trainer.optimizers import MuonAndAdamW
-from composer_replication.trainer.training_run import (
-    TrainingRun,
+from composer_replication.trainer.trainer_arguments import (
     channel_options,
     grpo_arguments,
     optimizer_settings,
     training_arguments,
 )
+from composer_replication.trainer.training_run import TrainingRun
 
 
 def with_settings(given: dict[str, Any], **settings: Any) -> Config:
