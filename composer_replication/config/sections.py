@@ -93,7 +93,9 @@ class DataSection(Section):
     max_prompts: Count | None = None
     """Take only the first so many prompts."""
     max_length: Count = 4096
-    """Tokens of a trace that are kept, those that bear a loss before others."""
+    """Tokens of a row. A trace that is longer loses its beginning."""
+    max_windows: Count = 8
+    """Rows that a trace may be made into if it is longer than that, so that its failing turns are not lost."""
 
 
 class RewardSection(Section):

@@ -6,10 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from composer_replication.config import Config
+from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.memory_estimate import MemoryEstimate, estimate_memory
 from composer_replication.trainer.model_loading import check_lengths, check_model, empty_model
 from composer_replication.trainer.preference_rows import PreferenceStats, preference_rows
+from composer_replication.trainer.rendered_traces import rendered_traces
 from composer_replication.trainer.run_directory import RunDirectory, step_of
+from composer_replication.trainer.trainer_arguments import collator_config
 from composer_replication.trainer.training_data import TrainingData
 from composer_replication.trainer.training_run import check_environment, checked_inputs
 
@@ -54,6 +57,7 @@ def dry_run(config: Config) -> DryRun:
     checkpoint = RunDirectory(config.training.output_dir).checkpoint(config)
     check_environment(config)
     data, tokenizer = checked_inputs(config)
+    _count_traces(config, data, tokenizer)
     _count_pairs(config, data, tokenizer)
     model = empty_model(config.model)
     check_model(model, tokenizer, config.model)
@@ -65,6 +69,17 @@ def dry_run(config: Config) -> DryRun:
         memory=estimate_memory(config, model),
         resumes_from=0 if checkpoint is None else step_of(checkpoint),
     )
+
+
+def _count_traces(config: Config, data: TrainingData, tokenizer: Any) -> None:
+    """Render the traces as a run would, to say what length limits and chat template leave of them."""
+    if not data.traces:
+        return
+    collator = ComposerDataCollator(tokenizer, collator_config(config))
+    rows = rendered_traces(data.traces, collator)
+    data.counts["traces"] |= {"rows": len(rows), "hinted_turns": collator.stats.sites}
+    if lost := sum(collator.stats.sites_dropped[reason] for reason in ("truncated", "too long")):
+        data.counts["traces"]["hints_lost_to_length"] = lost
 
 
 def _count_pairs(config: Config, data: TrainingData, tokenizer: Any) -> None:
@@ -100,16 +115,16 @@ def _sdpo(config: Config, data: TrainingData) -> tuple[bool, str]:
     if not config.channels.sdpo.alpha:
         return False, "its weight is 0"
     counts = data.counts.get("traces", {})
-    hinted, errors = counts.get("error_turns_with_hint", 0), counts.get("error_turns", 0)
+    hinted, errors = counts.get("hinted_turns", 0), counts.get("error_turns", 0)
     reasons = []
     if config.environment is not None:
         source = {"error": "errors", "sibling": "successful siblings", "both": "errors and successful siblings"}
         reasons.append(f"{source[config.channels.sdpo.hint_source]} of the rollouts")
     if hinted:
-        reasons.append(f"{hinted:,} of {errors:,} error turns in the traces have a hint")
+        reasons.append(f"{hinted:,} of {errors:,} error turns in the traces get a hint")
     if reasons:
         return True, "; ".join(reasons)
-    return False, f"none of the {errors:,} error turns in the traces has a hint" if errors else "no error in the traces"
+    return False, f"none of {errors:,} error turns in the traces gets a hint" if errors else "no error in the traces"
 
 
 def _replay(config: Config, data: TrainingData) -> tuple[bool, str]:

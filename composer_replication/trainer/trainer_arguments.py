@@ -52,6 +52,7 @@ def training_arguments(config: Config) -> dict[str, Any]:
         "logging_first_step": True,
         "report_to": list(training.report_to),
         "disable_tqdm": True,
+        "dataloader_pin_memory": torch.cuda.is_available() and training.device != "cpu",
         "remove_unused_columns": False,
     }
 
@@ -131,6 +132,7 @@ def collator_config(config: Config) -> CollatorConfig:
     sdpo, lm = config.channels.sdpo, config.channels.lm
     return CollatorConfig(
         max_seq_len=config.data.max_length,
+        max_windows=config.data.max_windows,
         max_dpo_seq_len=config.channels.replay.max_length,
         enable_sdpo=sdpo.alpha > 0,
         enable_replay_dpo=False,

@@ -49,7 +49,7 @@ def test_a_dry_run_shows_config_data_memory_and_channels(tmp_path: Path, capsys:
         ["usable", "2"],
         ["empty side", "1"],
         ["lm", "1", "yes", "no environment: imitates 6 assistant turns"],
-        ["sdpo", "0.3", "yes", "2 of 2 error turns in the traces have a hint"],
+        ["sdpo", "0.3", "yes", "2 of 2 error turns in the traces get a hint"],
         ["replay", "0.05", "yes", "2 of 3 pairs can be used"],
     ):
         assert row in cells
