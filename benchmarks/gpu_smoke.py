@@ -232,11 +232,12 @@ def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
     if arguments.contestant is not None:
         print(json.dumps(measure(arguments.contestant, arguments, shape)))
         return None
+    batch = {name: asdict(shape)[name] for name in ("rollouts", "group", "prompt_words", "completion_tokens")}
     device = torch.cuda.get_device_name() if arguments.device == "cuda" else "none, this is a check of the script"
     return {
         "benchmark": "gpu_smoke",
         "machine": {**machine("torch", "trl", "transformers"), "gpu": device},
-        "shape": {"model": "random" if arguments.random else arguments.model, **asdict(shape)},
+        "shape": {"model": "random", **asdict(shape)} if arguments.random else {"model": arguments.model, **batch},
         "results": {contestant: measured_apart(contestant, arguments) for contestant in WEIGHTS},
         "columns": ["generation_seconds", *(f"{channel}_tokens" for channel in CHANNELS)],
         "targets": [],

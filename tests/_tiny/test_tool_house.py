@@ -43,6 +43,14 @@ def test_a_failed_call_spoils_the_reward_even_if_the_right_one_follows() -> None
     assert house.get_reward() == 1.0
 
 
+def test_the_right_argument_beside_a_wrong_one_fails_too() -> None:
+    house = ToolHouse()
+    house.reset(wanted=["read_file plan.md"])
+    with pytest.raises(TypeError, match="Unexpected parameter 'file'"):
+        house.read_file(path="plan.md", file="plan.md")
+    assert house.get_reward() == 0.0
+
+
 @pytest.mark.parametrize("calls", [[], ["plan.md", "plan.md"], ["notes.md"]])
 def test_calls_that_were_not_wanted_earn_nothing(calls: list[str]) -> None:
     house = ToolHouse()
