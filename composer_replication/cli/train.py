@@ -18,8 +18,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from composer_replication.config import Config, ConfigError
-    from composer_replication.trainer.dry_run import DryRun
-    from composer_replication.trainer.training_run import RunResult, TrainingRun
+    from composer_replication.trainer.run.dry_run import DryRun
+    from composer_replication.trainer.run.training_run import RunResult, TrainingRun
 
 _INTERRUPTED = 130
 
@@ -102,7 +102,7 @@ def _quiet_loading() -> None:
 
 
 def _plan(config: Config, *, as_json: bool) -> None:
-    from composer_replication.trainer.dry_run import dry_run
+    from composer_replication.trainer.run.dry_run import dry_run
 
     with Console(stderr=True).status("Looking at the data and the model"):
         plan = dry_run(config)
@@ -143,7 +143,7 @@ def _show_plan(console: Console, plan: DryRun) -> None:
 
 
 def _train(config: Config, *, show_progress: bool) -> tuple[RunResult, bool]:
-    from composer_replication.trainer.training_run import TrainingRun
+    from composer_replication.trainer.run.training_run import TrainingRun
 
     errors = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

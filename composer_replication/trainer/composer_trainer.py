@@ -29,13 +29,13 @@ from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
 from composer_replication.trainer.channel_engine import ChannelEngine, gradient_shares
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.hint_gate import HintGate
-from composer_replication.trainer.hinted_rows import hinted_batch
 from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
-from composer_replication.trainer.replay_source import replay_pairs
-from composer_replication.trainer.rollout_buffer import buffered_tensors, restored_buffer
-from composer_replication.trainer.rollout_hints import HintGenerator, find_hint_sites
-from composer_replication.trainer.rollouts import Rollout, TemplatedTokenizer, tool_definitions
+from composer_replication.trainer.replay.source import replay_pairs
+from composer_replication.trainer.rollouts.buffer import buffered_tensors, restored_buffer
+from composer_replication.trainer.rollouts.hinted_rows import hinted_batch
+from composer_replication.trainer.rollouts.hints import HintGenerator, find_hint_sites
+from composer_replication.trainer.rollouts.rollout import Rollout, TemplatedTokenizer, tool_definitions
 from composer_replication.trainer.settings import (
     HINT_SOURCES,
     ROUTINGS,
@@ -47,7 +47,7 @@ from composer_replication.trainer.settings import (
     TeacherKind,
 )
 from composer_replication.trainer.step_ends import StepEnds
-from composer_replication.trainer.trace_batches import TraceBatches
+from composer_replication.trainer.traces.batches import TraceBatches
 
 logger = logging.getLogger(__name__)
 

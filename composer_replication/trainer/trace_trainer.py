@@ -23,10 +23,10 @@ from composer_replication.trainer.channel_engine import ChannelEngine
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
-from composer_replication.trainer.rendered_traces import rendered_traces
-from composer_replication.trainer.replay_source import replay_pairs
+from composer_replication.trainer.replay.source import replay_pairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
+from composer_replication.trainer.traces.rendered import rendered_traces
 
 
 class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from trainer.training_material import json_lines, logs_config, model_folder, pair, rollout_config, trace_folder
+from trainer.run.training_material import json_lines, logs_config, model_folder, pair, rollout_config, trace_folder
 
 from composer_replication.cli import app as cli
 from composer_replication.config import load_config

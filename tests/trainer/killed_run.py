@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import torch
-from live_run import trainer
 from peft import LoraConfig
 from safetensors.torch import save_file
+from trainer.live_run import trainer
 from transformers import AutoModelForCausalLM
 
 from composer_replication.trainer.checkpoint import last_complete_checkpoint

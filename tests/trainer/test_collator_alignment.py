@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from agent_traces import HINTED, NAMES, dialect, examples, readable, said, tokenizer_of
 from hypothesis import given
 from hypothesis import strategies as st
+from trainer.agent_traces import HINTED, NAMES, dialect, examples, readable, said, tokenizer_of
 
 from composer_replication.traces import TraceExample
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from live_run import arguments, metrics, pairs, trainer
 from peft import LoraConfig
+from trainer.live_run import arguments, metrics, pairs, trainer
 from trl import GRPOTrainer
 
 from composer_replication._tiny.tool_house import ToolHouse, house_tasks

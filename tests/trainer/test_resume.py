@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from live_run import metrics, trainer
 from safetensors.torch import load_file
+from trainer.live_run import metrics, trainer
 
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.trainer.checkpoint import last_complete_checkpoint
@@ -33,7 +33,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{SCRIPT.parent}"}
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
 
 
 def _start(model_dir: Path, output_dir: Path, kind: str) -> subprocess.Popen[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from live_run import metrics
+from trainer.live_run import metrics
 from transformers import TrainingArguments
 
 from composer_replication._tiny.tool_house import CUSTOMS, ToolHouse, house_tasks, house_tools, tool_call, tool_result

@@ -1,0 +1,1 @@
+"""A training run from a configuration: loading, checks, the run folder, the dry run."""

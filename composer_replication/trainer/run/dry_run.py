@@ -1,0 +1,136 @@
+"""What a run would do, without loading a weight: its data, its memory, and which channels will be live."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from composer_replication.config import Config
+from composer_replication.trainer.data_collator import ComposerDataCollator
+from composer_replication.trainer.replay.preference_rows import PreferenceStats, preference_rows
+from composer_replication.trainer.run.directory import RunDirectory, step_of
+from composer_replication.trainer.run.memory_estimate import MemoryEstimate, estimate_memory
+from composer_replication.trainer.run.model_loading import check_lengths, check_model, empty_model
+from composer_replication.trainer.run.trainer_arguments import collator_config
+from composer_replication.trainer.run.training_data import TrainingData
+from composer_replication.trainer.run.training_run import check_environment, checked_inputs
+from composer_replication.trainer.traces.rendered import rendered_traces
+
+
+@dataclass(frozen=True)
+class ChannelPlan:
+    """Whether a channel will have something to learn from, and why (not). The first has no weight."""
+
+    channel: str
+    weight: float | None
+    live: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The plan of a run."""
+
+    config: Config
+    counts: dict[str, dict[str, int]]
+    channels: tuple[ChannelPlan, ...]
+    memory: MemoryEstimate
+    resumes_from: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "config": self.config.as_dict(),
+            "data": self.counts,
+            "channels": [asdict(plan) for plan in self.channels],
+            "memory_estimate_bytes": self.memory.as_dict(),
+            "resumes_from_step": self.resumes_from,
+        }
+
+
+def dry_run(config: Config) -> DryRun:
+    """Read the data, the tokenizer and the model's shapes, and check all that can be checked before training.
+
+    Raises:
+        ValueError: what would stop the run; the message names the setting.
+    """
+    checkpoint = RunDirectory(config.training.output_dir).checkpoint(config)
+    check_environment(config)
+    data, tokenizer = checked_inputs(config)
+    _count_traces(config, data, tokenizer)
+    _count_pairs(config, data, tokenizer)
+    model = empty_model(config.model)
+    check_model(model, tokenizer, config.model)
+    check_lengths(model, config)
+    return DryRun(
+        config=config,
+        counts=data.counts,
+        channels=channel_plans(config, data),
+        memory=estimate_memory(config, model),
+        resumes_from=0 if checkpoint is None else step_of(checkpoint),
+    )
+
+
+def _count_traces(config: Config, data: TrainingData, tokenizer: Any) -> None:
+    """Render the traces as a run would, to say what length limits and chat template leave of them."""
+    if not data.traces:
+        return
+    collator = ComposerDataCollator(tokenizer, collator_config(config))
+    rows = rendered_traces(data.traces, collator)
+    data.counts["traces"] |= {"rows": len(rows), "hinted_turns": collator.stats.sites}
+    if lost := sum(collator.stats.sites_dropped[reason] for reason in ("truncated", "too long")):
+        data.counts["traces"]["hints_lost_to_length"] = lost
+
+
+def _count_pairs(config: Config, data: TrainingData, tokenizer: Any) -> None:
+    """Render the pairs as a run would, to say how many of them can be used."""
+    if not data.pairs:
+        return
+    stats = PreferenceStats()
+    preference_rows(tokenizer, data.pairs, max_length=config.channels.replay.max_length, stats=stats)
+    data.counts["pairs"] |= {"usable": stats.pairs, **stats.pairs_dropped}
+    if stats.prompts_truncated:
+        data.counts["pairs"]["prompts_truncated"] = stats.prompts_truncated
+
+
+def channel_plans(config: Config, data: TrainingData) -> tuple[ChannelPlan, ...]:
+    """The three channels, as far as the data tells beforehand."""
+    grpo, sdpo, replay = config.channels.grpo, config.channels.sdpo, config.channels.replay
+    if config.environment is not None:
+        prompts = data.counts["prompts"]["prompts"]
+        first = ChannelPlan("grpo", None, True, f"{prompts:,} prompts, {grpo.num_generations} rollouts of each")
+    else:
+        turns, lm = data.counts["traces"]["assistant_turns"], config.channels.lm
+        weight = 1.0 if lm is None else lm.weight
+        why = f"no environment: imitates {turns:,} assistant turns" if weight else "its weight is 0"
+        first = ChannelPlan("lm", weight, bool(weight), why)
+    return (
+        first,
+        ChannelPlan("sdpo", sdpo.alpha, *_sdpo(config, data)),
+        ChannelPlan("replay", replay.beta, *_replay(config, data)),
+    )
+
+
+def _sdpo(config: Config, data: TrainingData) -> tuple[bool, str]:
+    if not config.channels.sdpo.alpha:
+        return False, "its weight is 0"
+    counts = data.counts.get("traces", {})
+    hinted, errors = counts.get("hinted_turns", 0), counts.get("error_turns", 0)
+    reasons = []
+    if config.environment is not None:
+        source = {"error": "errors", "sibling": "successful siblings", "both": "errors and successful siblings"}
+        reasons.append(f"{source[config.channels.sdpo.hint_source]} of the rollouts")
+    if hinted:
+        reasons.append(f"{hinted:,} of {errors:,} error turns in the traces get a hint")
+    if reasons:
+        return True, "; ".join(reasons)
+    return False, f"none of {errors:,} error turns in the traces gets a hint" if errors else "no error in the traces"
+
+
+def _replay(config: Config, data: TrainingData) -> tuple[bool, str]:
+    if not config.data.pairs:
+        return False, "there are no pairs (data.pairs)"
+    if not config.channels.replay.beta:
+        return False, "its weight is 0"
+    counts = data.counts["pairs"]
+    return counts["usable"] > 0, f"{counts['usable']:,} of {counts['pairs']:,} pairs can be used"

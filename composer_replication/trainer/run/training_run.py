@@ -1,0 +1,243 @@
+"""A configuration to a run: everything is loaded and checked before the first step, then the trainer does its work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from composer_replication._optional import require
+from composer_replication.config import Config
+from composer_replication.trainer.data_collator import ComposerDataCollator
+from composer_replication.trainer.rollouts.rollout import TemplatedTokenizer
+from composer_replication.trainer.run.directory import RunDirectory, step_of
+from composer_replication.trainer.run.model_loading import (
+    check_lengths,
+    check_model,
+    check_tools,
+    load_model,
+    load_tokenizer,
+    lora_config,
+)
+from composer_replication.trainer.run.named_objects import environment_factory, has_own_reward, reward_function
+from composer_replication.trainer.run.optimizers import OptimizerFactory
+from composer_replication.trainer.run.trainer_arguments import (
+    channel_options,
+    collator_config,
+    grpo_arguments,
+    optimizer_settings,
+    training_arguments,
+)
+from composer_replication.trainer.run.training_data import TrainingData, load_training_data, makes_tool_calls
+from composer_replication.trainer.settings import ChannelSettings
+
+OnLog = Callable[[int, Mapping[str, Any]], None]
+"""Called after every step with its number, and the metrics if it logged any."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended: the step it began behind, the step it ended with, and the trainer's figures of all of it."""
+
+    output_dir: Path
+    resumed_from: int
+    steps: int
+    metrics: Mapping[str, Any]
+
+
+class TrainingRun:
+    """A run that is ready to start: the trainer is made, and of the run directory nothing but its cache is written.
+
+    Raises:
+        ValueError: something that the configuration names cannot be used; the message names the setting.
+        MissingExtraError: the extra "train" is not installed.
+    """
+
+    def __init__(self, config: Config, *, on_log: OnLog | None = None) -> None:
+        for module in ("trl", "peft", "accelerate", "datasets"):
+            require(module, "train")
+        from transformers import set_seed
+
+        self.config = config
+        self.directory = RunDirectory(config.training.output_dir)
+        self.checkpoint = self.directory.checkpoint(config)
+        # What is cheap to find wrong comes first: the weights are loaded last.
+        rollouts = _Rollouts(config)
+        self.data, tokenizer = checked_inputs(config)
+        set_seed(config.training.seed)  # adapters begin at random
+        model = load_model(config.model)
+        check_model(model, tokenizer, config.model)
+        check_lengths(model, config)
+        if config.environment is None:
+            model = _with_adapters(config, model)
+        self.directory.make()
+        if config.environment is None:
+            self.trainer = _trace_trainer(config, model, tokenizer, self.data)
+        else:
+            self.trainer = _rollout_trainer(config, model, tokenizer, self.data, rollouts)
+        self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, optimizer_settings(config))
+        self._add_callbacks(on_log)
+
+    def run(self) -> RunResult:
+        """Train to the last step and write the last checkpoint; a run that is there already has nothing to do."""
+        trainer, checkpoint = self.trainer, self.checkpoint
+        # Known before the run, which may remove the checkpoint as one too many.
+        resumed_from = 0 if checkpoint is None else step_of(checkpoint)
+        if resumed_from >= self.config.training.steps:
+            return RunResult(self.directory.folder, resumed_from, resumed_from, {})
+        if trainer.is_world_process_zero():
+            self.directory.begin(self.config, resumed_from)
+        output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        return RunResult(self.directory.folder, resumed_from, int(trainer.state.global_step), dict(output.metrics))
+
+    def stop(self) -> None:
+        """End after the step under way, with a checkpoint."""
+        self._stop.asked = True
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to end early."""
+        return self._stop.asked
+
+    def _add_callbacks(self, on_log: OnLog | None) -> None:
+        from transformers import PrinterCallback, ProgressCallback
+
+        from composer_replication.trainer.run.callbacks import LogCallback, SampleCallback, StopCallback
+
+        # The command prints; the library does not.
+        for callback in (PrinterCallback, ProgressCallback):
+            self.trainer.remove_callback(callback)
+        self._stop = StopCallback()
+        self.trainer.add_callback(self._stop)
+        if self.config.environment is not None and self.config.training.samples_per_log:
+            self.trainer.add_callback(
+                SampleCallback(self.trainer, self.directory, self.config.training.samples_per_log)
+            )
+        if on_log is not None:
+            self.trainer.add_callback(LogCallback(on_log))
+
+
+class _Rollouts:
+    """The environment and the rewards that the configuration names, imported."""
+
+    def __init__(self, config: Config) -> None:
+        self.factory: Callable[[], Any] | None = None
+        self.rewards: list[Callable[..., Any]] = []
+        self.weights: list[float] = []
+        environment = config.environment
+        if environment is None:
+            return
+        if environment.class_ is not None:
+            self.factory = environment_factory(environment.class_, environment.arguments)
+        for index, reward in enumerate(environment.rewards):
+            self.rewards.append(reward_function(reward.function, reward.arguments, f"environment.rewards[{index}]"))
+            self.weights.append(reward.weight)
+        if self.factory is not None and not self.rewards and not has_own_reward(self.factory):
+            raise ValueError(
+                f"environment.rewards: {environment.class_} has no get_reward, and there are no rewards: "
+                "nothing scores the rollouts"
+            )
+
+
+def check_environment(config: Config) -> None:
+    """Import what the configuration names, as a run would.
+
+    Raises:
+        ValueError: see `named_objects`.
+    """
+    if config.environment is not None:
+        grpo_arguments(config, _Rollouts(config).weights)
+
+
+def checked_inputs(config: Config) -> tuple[TrainingData, Any]:
+    """The data and the tokenizer, and that they go together.
+
+    Raises:
+        ValueError: see `load_training_data` and `load_tokenizer`; or the template cannot render what there is.
+    """
+    data = load_training_data(config.data)
+    if config.environment is not None and data.traces and not data.counts["traces"].get("error_turns"):
+        raise ValueError(
+            f"data.traces: no turn in {config.data.traces} went wrong; with an environment, traces serve channel 2 "
+            "alone: remove them"
+        )
+    tokenizer = load_tokenizer(config.model)
+    if config.environment is not None and config.environment.class_ is not None:
+        check_tools(tokenizer, "environment.class")
+    if makes_tool_calls(data):
+        check_tools(tokenizer, "data.traces")
+    return data, tokenizer
+
+
+def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData, rollouts: _Rollouts) -> Any:
+    from datasets import Dataset
+    from trl import GRPOConfig
+
+    from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
+
+    sdpo, replay = config.channels.sdpo, config.channels.replay
+    columns = dict.fromkeys(name for row in data.prompts for name in row)
+    collator = None
+    if data.traces:
+        collator = ComposerDataCollator(_as_rollouts_are_rendered(tokenizer, rollouts), collator_config(config))
+    return ComposerReplicationTrainer(
+        model=model,
+        reward_funcs=rollouts.rewards or None,
+        args=GRPOConfig(**grpo_arguments(config, rollouts.weights)),
+        train_dataset=Dataset.from_dict({name: [row.get(name) for row in data.prompts] for name in columns}),
+        processing_class=tokenizer,
+        peft_config=None if config.model.lora is None else lora_config(config.model.lora),
+        environment_factory=rollouts.factory,
+        hint_source=sdpo.hint_source,
+        hint_role=sdpo.hint_role,
+        sdpo_target=sdpo.target,
+        replay_dataset=data.pairs or None,
+        replay_batch_size=replay.batch_size,
+        replay_max_length=replay.max_length,
+        trace_dataset=data.traces or None,
+        trace_batch_size=sdpo.trace_batch_size,
+        data_collator=collator,
+        routing=sdpo.routing,
+        success_threshold=sdpo.success_threshold,
+        kl_in_advantage=config.channels.grpo.kl_in_advantage,
+        **channel_options(config),
+    )
+
+
+def _as_rollouts_are_rendered(tokenizer: Any, rollouts: _Rollouts) -> Any:
+    """The tokenizer with the template that TRL takes for rollouts with tools: one that never rewrites what was said."""
+    templates = require("trl.chat_template_utils", "train")
+    if rollouts.factory is None or templates.is_chat_template_prefix_preserving(tokenizer):
+        return tokenizer
+    return TemplatedTokenizer(tokenizer, templates.get_training_chat_template(tokenizer))
+
+
+def _with_adapters(config: Config, model: Any) -> Any:
+    """The model with its adapters, if it gets any; TRL's trainer makes them itself."""
+    if config.model.lora is None:
+        return model
+    model = require("peft", "train").get_peft_model(model, lora_config(config.model.lora))
+    if config.training.gradient_checkpointing:
+        model.enable_input_require_grads()
+    return model
+
+
+def _trace_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData) -> Any:
+    from transformers import TrainingArguments
+
+    from composer_replication.trainer.trace_trainer import TraceTrainer
+
+    lm, replay = config.channels.lm, config.channels.replay
+    return TraceTrainer(
+        model,
+        TrainingArguments(**training_arguments(config)),
+        data.traces,
+        tokenizer,
+        settings=ChannelSettings(**channel_options(config)),
+        collator=collator_config(config),
+        lm_weight=1.0 if lm is None else lm.weight,
+        replay_dataset=data.pairs or None,
+        replay_batch_size=replay.batch_size,
+        replay_max_length=replay.max_length,
+    )

@@ -1,0 +1,51 @@
+"""The shapes in which environments and reward functions speak about turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from composer_replication.trainer.rollouts.feedback import Remark, remarks
+
+
+def told(given: Any, turns: int = 3) -> list[Remark]:
+    return list(remarks(given, turns, "feedback"))
+
+
+def test_nothing_to_say() -> None:
+    assert told(None) == told({}) == told([]) == told([None, None, None]) == told("  \n") == told({0: ""}) == []
+
+
+def test_a_text_is_about_the_last_turn() -> None:
+    assert told("Look first.") == [Remark(2, "Look first.")]
+
+
+def test_turns_by_number_and_from_the_end() -> None:
+    assert told({0: "a", -1: "b", 1: None}) == [Remark(0, "a"), Remark(2, "b")]
+    assert told({3: "a", -4: "b"}) == [Remark(None, "a"), Remark(None, "b")]
+
+
+def test_one_per_turn() -> None:
+    assert told([None, "a", ("type_error", {"tool_name": "x"})]) == [
+        Remark(1, "a"),
+        Remark(2, kind="type_error", meta={"tool_name": "x"}),
+    ]
+    assert told(["a", "b", "c", "d"])[-1].turn is None
+    assert told({0: ["timeout", None]}) == [Remark(0, kind="timeout", meta=None)]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (3, "feedback must be a text, a mapping .* got 3"),
+        ({"0": "a"}, "feedback must name turns by whole numbers, got '0'"),
+        ({True: "a"}, "got True"),
+        ({0: 3}, r"feedback of turn 0 must be a text, \(kind, meta\) or None, got 3"),
+        ({0: ("kind", "meta")}, "got \\('kind', 'meta'\\)"),
+        ([("a", {}, {})], "feedback of turn 0"),
+    ],
+)
+def test_other_shapes_are_refused(given: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        told(given)
