@@ -126,8 +126,19 @@ def preference_logprobs(model: nn.Module, inputs: Batch) -> tuple[torch.Tensor, 
     index_P2 = response_mask.nonzero()
     states = pair_states(model, input_ids, attention_mask, index_P2)
     logprobs_P = fused_token_logprobs(states.hidden, at(input_ids, index_P2), states.head)
-    sums_B = logprobs_P.new_zeros(input_ids.shape[0]).index_add(0, index_P2[:, 0], logprobs_P)
-    return sums_B, response_mask.sum(-1)
+    return row_sums(logprobs_P, index_P2, input_ids.shape[0]), response_mask.sum(-1)
+
+
+def summed_logprobs(states: HiddenStates, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The (B,) summed log-probabilities of the tokens that a (B, T) mask selects, but for those of the first column."""
+    index_P2 = _predictable(mask).nonzero()
+    logprobs_P = fused_token_logprobs(states.predicting(index_P2), at(input_ids, index_P2), states.head)
+    return row_sums(logprobs_P, index_P2, input_ids.shape[0])
+
+
+def row_sums(values_P: torch.Tensor, index_P2: torch.Tensor, rows: int) -> torch.Tensor:
+    """The (B,) sums of values at (P, 2) pairs of row and column, row by row."""
+    return values_P.new_zeros(rows).index_add(0, index_P2[:, 0], values_P)
 
 
 def hinted_states(model: nn.Module, inputs: Batch, index_P2: torch.Tensor) -> HiddenStates:

@@ -13,36 +13,72 @@ from typing import Any
 import torch
 from torch import nn
 
-from composer_replication.channels import HintedStates, at, hinted_states
+from composer_replication.channels import HintedStates, at, hinted_states, row_sums
 from composer_replication.distillation.fused.logprobs import fused_token_logprobs
 from composer_replication.trainer.replay.reference_logprobs import model_fingerprint, reference_policy
 from composer_replication.trainer.teachers.frozen import FrozenTeacher
 
 
 class SequenceKL:
-    """KL of whole rollouts to the reference: the adapters off, or what a model without any was at the start."""
+    """KL of whole rollouts to the reference: the adapters off, or what a model without any was at the start.
 
-    def __init__(self, model: nn.Module, coefficient: float) -> None:
+    Args:
+        model: the policy, before its first step.
+        coefficient: c.
+        temperature: that rollouts are sampled with; KL is that of the distributions that were sampled from.
+        rows_per_pass: how many rollouts are scored at once.
+    """
+
+    def __init__(self, model: nn.Module, coefficient: float, *, temperature: float, rows_per_pass: int) -> None:
         self.coefficient = coefficient
+        self._temperature = temperature
+        self._rows_per_pass = rows_per_pass
         self._reference = None if hasattr(model, "peft_config") else FrozenTeacher(model)
         with reference_policy(model) as reference:
             self._fingerprint = model_fingerprint(reference)
 
     def adjusted(self, model: nn.Module, inputs: Mapping[str, Any], group: int, accelerator: Any) -> torch.Tensor:
-        """The advantages of (B,) rollouts with their KL taken in; groups may be spread over processes."""
+        """The advantages of (B,) rollouts with their KL taken in; groups may be spread over processes.
+
+        Rollouts that are masked out have no KL, and take no part in their group's mean.
+        """
         advantages_B: torch.Tensor = inputs["advantages"]
         if advantages_B.dim() != 1:
             raise ValueError(f"kl_in_advantage needs one advantage per rollout, got shape {tuple(advantages_B.shape)}")
-        policy_B = _generated_logprobs(partial(hinted_states, model), inputs)
+        policy_B = self._logprobs(partial(hinted_states, model), inputs)
         if self._reference is not None:
-            reference_B = _generated_logprobs(self._reference.hinted_states, inputs)
+            reference_B = self._logprobs(self._reference.hinted_states, inputs)
         else:
             with reference_policy(model) as reference:
-                reference_B = _generated_logprobs(partial(hinted_states, reference), inputs)
-        kl: torch.Tensor = accelerator.gather(policy_B - reference_B).view(-1, group)
-        centred = (kl - kl.mean(dim=1, keepdim=True)).flatten()
+                reference_B = self._logprobs(partial(hinted_states, reference), inputs)
+        kl_B = (policy_B - reference_B).masked_fill(inputs["completion_mask"].sum(dim=1) == 0, float("nan"))
+        kl: torch.Tensor = accelerator.gather(kl_B).view(-1, group)
+        centred = (kl - kl.nanmean(dim=1, keepdim=True)).nan_to_num(0.0).flatten()
         first = accelerator.process_index * advantages_B.shape[0]
         return advantages_B - self.coefficient * centred[first : first + advantages_B.shape[0]]
+
+    @torch.no_grad()
+    def _logprobs(self, score: HintedStates, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """The (B,) summed log-probabilities of what the rollouts generated; tool text is context only."""
+        input_ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        attention_mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        generated = torch.zeros_like(attention_mask)
+        generated[:, inputs["prompt_ids"].shape[1] :] = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        sums = []
+        for start in range(0, input_ids.shape[0], self._rows_per_pass):
+            rows = slice(start, start + self._rows_per_pass)
+            ids, index_P2 = input_ids[rows], generated[rows].nonzero()
+            if index_P2.shape[0] == 0:
+                sums.append(torch.zeros(ids.shape[0], device=ids.device))
+                continue
+            # Teachers score whatever context they are given; here it is the rollout as it was.
+            context = {"ctx_teacher_input_ids": ids, "ctx_teacher_attention_mask": attention_mask[rows]}
+            states = score(context, index_P2)
+            logprobs_P = fused_token_logprobs(
+                states.hidden, at(ids, index_P2), states.head, temperature=self._temperature
+            )
+            sums.append(row_sums(logprobs_P, index_P2, ids.shape[0]).float())
+        return torch.cat(sums)
 
     def state_dict(self) -> str:
         """Which reference it is; the weights themselves come with the model that a run starts from."""
@@ -61,16 +97,3 @@ def routed_advantages(advantages: torch.Tensor, to_channel_2_B: torch.Tensor) ->
     """Advantages with those rollouts at 0 that are left to channel 2 (SRPO)."""
     routed = to_channel_2_B.view(-1, *[1] * (advantages.dim() - 1))
     return advantages.masked_fill(routed, 0.0)
-
-
-@torch.no_grad()
-def _generated_logprobs(score: HintedStates, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """The (B,) summed log-probabilities of what the rollouts generated; tool text is context only."""
-    input_ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
-    attention_mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-    generated = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-    index_P2 = generated.nonzero() + torch.tensor([0, inputs["prompt_ids"].shape[1]], device=generated.device)
-    # Teachers score whatever context they are given; here it is the rollout as it was.
-    states = score({"ctx_teacher_input_ids": input_ids, "ctx_teacher_attention_mask": attention_mask}, index_P2)
-    logprobs_P = fused_token_logprobs(states.hidden, at(input_ids, index_P2), states.head)
-    return logprobs_P.new_zeros(input_ids.shape[0]).index_add(0, index_P2[:, 0], logprobs_P)

@@ -1,5 +1,4 @@
-"""What our trainers do around a Hugging Face checkpoint: channels go in, old ones go late, half-written ones are passed
-over."""
+"""What our trainers do around a Hugging Face checkpoint: the channels go in, half-written ones are passed over."""
 
 from __future__ import annotations
 
@@ -7,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.trainer_utils import rotate_checkpoints
 
 from composer_replication.trainer.channel_engine import ChannelEngine
-from composer_replication.trainer.checkpoint import last_complete_checkpoint, load_state, save_state
+from composer_replication.trainer.checkpoint import (
+    begin_checkpoint,
+    has_state,
+    last_complete_checkpoint,
+    load_state,
+    save_state,
+)
 
 
 class ChannelCheckpoints:
@@ -23,6 +27,9 @@ class ChannelCheckpoints:
     state: Any
     accelerator: Any
     _get_output_dir: Any
+    _tr_loss: Any
+    _globalstep_last_logged: int
+    _logged: dict[str, Any] | None = None
 
     def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """What this process has to keep beside the channels: tensors, and numbers as JSON takes them."""
@@ -37,7 +44,7 @@ class ChannelCheckpoints:
         Raises:
             ValueError: there is none, or it is of a run with other settings.
         """
-        if resume_from_checkpoint is True:
+        if resume_from_checkpoint is True and not self.channels.is_idle:
             found = last_complete_checkpoint(self.args.output_dir, processes=self.accelerator.num_processes)
             if found is None:
                 raise ValueError(f"there is no complete checkpoint in {self.args.output_dir} to resume from")
@@ -45,37 +52,41 @@ class ChannelCheckpoints:
         return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        # Old checkpoints go only when the new one is complete.
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            super()._save_checkpoint(model, trial)  # type: ignore[misc]
-        finally:
-            self.args.save_total_limit = limit
-        run_dir = self._get_output_dir(trial=trial)
+        folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
         process = self.accelerator.process_index
+        if process == 0:
+            begin_checkpoint(folder)
+        self.accelerator.wait_for_everyone()
         tensors, numbers = self.own_state()
         if process == 0:
             tensors |= self.channels.tensors()
+        logged = {"loss": self._tr_loss.item(), "step": self._globalstep_last_logged}
         save_state(
-            Path(run_dir, f"checkpoint-{self.state.global_step}"),
+            folder,
             tensors,
-            {"channels": self.channels.numbers(), "own": numbers},
+            {"channels": self.channels.numbers(), "own": numbers, "logged": logged},
             process=process,
         )
         self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            rotate_checkpoints(
-                output_dir=run_dir,
-                save_total_limit=limit,
-                best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=True,
-            )
+        # Ours first: what Hugging Face writes last completes the checkpoint, and then old ones go and new ones are
+        # pushed.
+        super()._save_checkpoint(model, trial)  # type: ignore[misc]
+
+    def go_on_logging(self) -> None:
+        """Take up the loss that a killed run had not logged yet; the training loop has just set it to 0."""
+        if self._logged is not None:
+            self._tr_loss += self._logged["loss"]
+            self._globalstep_last_logged = self._logged["step"]
+            self._logged = None
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
         if checkpoint is None:
             return
         process = self.accelerator.process_index
+        if self.channels.is_idle and not has_state(checkpoint):
+            return  # of a plain trainer, which this one is too
         tensors, numbers = load_state(checkpoint, process=process)
+        self._logged = numbers["logged"]
         self.channels.load(tensors if process == 0 else load_state(checkpoint)[0], numbers["channels"])
         self.load_own_state(tensors, numbers["own"])

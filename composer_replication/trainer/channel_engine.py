@@ -9,13 +9,13 @@ Shapes: P paired positions, S sites.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from composer_replication.causal_lm import HiddenStates
-from composer_replication.channels import Batch, compare_hinted, hint_divergence, replay_channel
+from composer_replication.channels import Batch, HintComparison, at, hint_divergence, replay_channel, sdpo_pairs
 from composer_replication.distillation.fused.logprobs import fused_token_logprobs
 from composer_replication.distillation.taid import TAIDScheduler
 from composer_replication.trainer.channel_log import ChannelLog, Reduce
@@ -23,6 +23,13 @@ from composer_replication.trainer.hint_gate import judge_sites
 from composer_replication.trainer.replay.pairs import ReplayPairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.teachers import make_teacher
+
+
+class JudgedHints(NamedTuple):
+    """Which pairs (P,) passed the gate, and what the teacher predicts at all of them."""
+
+    kept_P: torch.Tensor
+    teacher: HiddenStates
 
 
 class ChannelEngine:
@@ -54,7 +61,6 @@ class ChannelEngine:
             else None
         )
         self.log = ChannelLog(channels, settings.inactive_patience, reduce)
-        self._reduce = reduce
         self._processes = processes
         self._taid: TAIDScheduler | None = None
         self._taid_state: dict[str, Any] | None = None
@@ -71,67 +77,89 @@ class ChannelEngine:
             )
             if self._taid_state is not None:
                 self._taid.load_state_dict(self._taid_state)
+                self._taid_state = None
 
     @property
     def taid_t(self) -> float:
         """TAID's coefficient for the coming step."""
         return self.settings.taid_t_start if self._taid is None else self._taid.t
 
-    def hint_loss(
-        self,
-        student: HiddenStates,
-        batch: Batch,
-        site_of_pair_P: torch.Tensor,
-        *,
-        share: float,
-        channel: str = "sdpo",
-        rewarded_S: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """Channel 2 over a micro-batch: the mean divergence of the sites that pass the gate, times `share`.
+    @property
+    def is_idle(self) -> bool:
+        """Whether neither channel has a weight."""
+        return self.settings.alpha_sdpo == 0 and self.settings.beta_replay == 0
+
+    @torch.no_grad()
+    def judge(
+        self, batch: Batch, site_of_pair_P: torch.Tensor, *, channel: str, rewarded_S: torch.Tensor | None = None
+    ) -> JudgedHints:
+        """Let the teacher score hinted contexts, and let the gate say which of them are worth it.
 
         Args:
-            student: from the pass over `batch["input_ids"]`.
             batch: `input_ids`, the hinted contexts and the index pairs.
-            site_of_pair_P: which site a pair belongs to.
-            share: this micro-batch's part of the optimiser step; the parts of a step sum to 1.
+            site_of_pair_P: which site a pair belongs to, from 0 without gaps.
             channel: under which name it is reported.
-            rewarded_S: whether a site stands in a rewarded rollout.
-
-        Returns:
-            The loss with gradient, without α; None if the gate let nothing through.
+            rewarded_S: whether a site stands in a rewarded rollout; None where there are no rewards.
         """
         assert self.teacher is not None
-        comparison = compare_hinted(student, self.teacher.hinted_states, batch)
-        with torch.no_grad():
-            student_P, teacher_P = (
-                fused_token_logprobs(side.hidden.detach(), comparison.tokens, side.head)
-                for side in (comparison.student, comparison.teacher)
-            )
-            result = judge_sites(self.settings.hint_gate, student_P, teacher_P, site_of_pair_P, rewarded_S)
-            kept_P = result.kept_S[site_of_pair_P]
-        self.log.add(channel, "sites", result.kept_S.numel())
+        student_P2, teacher_P2 = sdpo_pairs(batch)
+        hinted = self.teacher.hinted_states(batch, teacher_P2)
+        sites = int(site_of_pair_P.max()) + 1
+        self.log.add(channel, "sites", sites)
+        if self.settings.hint_gate is None:
+            return JudgedHints(torch.ones_like(site_of_pair_P, dtype=torch.bool), hinted)
+        # The same teacher without the hint, so that what is measured is the hint and not how far the policy has come.
+        bare_context = {"ctx_teacher_input_ids": batch["input_ids"]}
+        if "attention_mask" in batch:
+            bare_context["ctx_teacher_attention_mask"] = batch["attention_mask"]
+        bare = self.teacher.hinted_states(bare_context, student_P2)
+        tokens_P = at(batch["input_ids"], student_P2)
+        bare_P, hinted_P = (fused_token_logprobs(one.hidden, tokens_P, one.head) for one in (bare, hinted))
+        result = judge_sites(self.settings.hint_gate, bare_P, hinted_P, site_of_pair_P, rewarded_S)
         self.log.add(channel, "gap", result.gap_S.sum())
         self.log.add(channel, "signed_gap", result.signed_gap_S.sum())
         self.log.add(channel, "too_small", result.too_small)
         self.log.add(channel, "conflicting", result.conflicting)
         self.log.explain(channel, {"too_small": result.too_small, "conflicting": result.conflicting})
+        return JudgedHints(result.kept_S[site_of_pair_P], hinted)
+
+    def hint_loss(
+        self,
+        student: HiddenStates,
+        batch: Batch,
+        judged: JudgedHints,
+        *,
+        token_weight: float,
+        channel: str,
+    ) -> torch.Tensor | None:
+        """Channel 2 over a micro-batch: the divergences of the pairs that passed, each times `token_weight`.
+
+        Args:
+            student: from the pass over `batch["input_ids"]`.
+            batch: `input_ids`, the hinted contexts and the index pairs.
+            judged: the teacher's side.
+            token_weight: one over the tokens of the whole optimiser step, as far as gradients are averaged.
+            channel: under which name it is reported.
+
+        Returns:
+            The loss with gradient, without α; None if the gate let nothing through.
+        """
+        kept_P = judged.kept_P
         if not bool(kept_P.any()):
             return None
+        index_P2 = batch["sdpo_student_index"]
+        tokens_P = at(batch["input_ids"], index_P2)
+        at_pairs = HiddenStates(student.predicting(index_P2), student.head)
         loss, tokens = hint_divergence(
-            comparison, self.settings.divergence(self.taid_t), None if bool(kept_P.all()) else kept_P
+            HintComparison(index_P2, tokens_P, at_pairs, judged.teacher),
+            self.settings.divergence(self.taid_t),
+            None if bool(kept_P.all()) else kept_P,
         )
-        loss = share * loss
+        loss = loss * (tokens * token_weight)
         self.log.add(channel, "loss", loss / self._processes)
         self.log.add(channel, "active_tokens", tokens)
-        self.log.add(channel, "active_rows", torch.unique(comparison.student_index[kept_P, 0]).numel())
+        self.log.add(channel, "active_rows", torch.unique(index_P2[kept_P, 0]).numel())
         return loss
-
-    def collated_hint_loss(
-        self, student: HiddenStates, batch: Batch, *, share: float, channel: str
-    ) -> torch.Tensor | None:
-        """Channel 2 over a batch of the collator's, in which every teacher row is a site."""
-        site_of_pair_P = torch.unique(batch["sdpo_teacher_index"][:, 0], return_inverse=True)[1]
-        return self.hint_loss(student, batch, site_of_pair_P, share=share, channel=channel)
 
     def replay_loss(self, model: nn.Module, batch: Batch, *, share: float) -> torch.Tensor:
         """Channel 3 over a batch of pairs, times `share`, without β."""
@@ -156,13 +184,12 @@ class ChannelEngine:
         metrics = self.log.close(step, device)
         if self.teacher is not None:
             self.teacher.update()
-            truncation = getattr(self.teacher, "truncation", None)
-            if truncation is not None:
+            truncation = getattr(self.teacher, "truncation", 0.0)
+            if truncation:
                 metrics["channels/sdpo/teacher_truncation"] = float(truncation)
         if self._taid is not None:
-            # Without an active token there is no loss to learn from; the schedule goes on.
-            active = metrics["channels/sdpo/active_tokens"]
-            self._taid.update_t(metrics["channels/sdpo/loss"] if active else float("nan"), step)
+            # Without an active token the loss is no number, and the schedule goes on without it.
+            self._taid.update_t(metrics["channels/sdpo/loss"], step)
             metrics["channels/sdpo/taid_t"] = self._taid.t
         return metrics
 
@@ -208,13 +235,18 @@ class ChannelEngine:
             self.pairs.load_state_dict(numbers["pairs"])
             if "references" in tensors:
                 self.pairs.references = tensors["references"]
-        self._taid_state = numbers["taid"]
-        if self._taid is not None and self._taid_state is not None:
-            self._taid.load_state_dict(self._taid_state)
+        self._taid_state = numbers["taid"]  # until `begin`, when the number of steps is known
         self.log.load_state_dict(numbers["log"])
 
     def _teacher_state(self) -> dict[str, torch.Tensor]:
         return {} if self.teacher is None else self.teacher.state_dict()
+
+
+def site_numbers(batch: Batch) -> torch.Tensor:
+    """The (P,) sites of a collator's batch, in which every teacher row is one."""
+    numbers_P: torch.Tensor
+    _, numbers_P = torch.unique(batch["sdpo_teacher_index"][:, 0], return_inverse=True)
+    return numbers_P
 
 
 def gradient_shares(losses: Mapping[str, torch.Tensor | None], parameters: Sequence[nn.Parameter]) -> dict[str, float]:

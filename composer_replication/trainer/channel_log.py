@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,7 +24,11 @@ _WHY = {
     "no_hint": "errors for which the hint generator had nothing to say",
     "header_not_found": "turns without the template's assistant header before them",
     "turns_do_not_match": "rollouts whose turns could not be told apart",
-    "truncated": "turns that were cut",
+    "truncated": "rollouts that the length limit cut before a turn could be scored",
+    "succeeded": "rollouts that succeeded",
+    "no_next_turn": "failing turns without a turn after them",
+    "no_such_turn": "remarks on turns that do not exist",
+    "hint_not_rendered": "hints that the chat template cannot show there",
     "too_long": "hinted contexts above the length limit",
     "no_sibling": "failed rollouts without a successful sibling",
     "not_conversational": "prompts that are plain text, in which a hint has no place",
@@ -32,6 +37,10 @@ _WHY = {
     "same_reward": "batches in which every rollout of a group got the same reward",
     "no_pairs": "no preference pairs were given (replay_dataset)",
 }
+
+
+# Counted beside the reasons, but good news.
+_NO_REASON = ("sites", "hint_role_user")
 
 
 class InactiveChannelWarning(RuntimeWarning):
@@ -71,10 +80,10 @@ class ChannelLog:
     def close(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
         """End an optimiser step: its sums over all processes, and a warning for a channel that has been silent.
 
-        `gap` and `signed_gap` come back as means over the sites.
+        `gap` and `signed_gap` come back as means over the sites. A loss or gap of nothing is NaN.
         """
         keys = [(channel, name) for channel in self._weights for name in SUMS[channel]]
-        values = torch.tensor([float(self._sums.get(key, 0.0)) for key in keys], dtype=torch.float64)
+        values = torch.tensor([float(self._sums.get(key, 0.0)) for key in keys], dtype=torch.float32)
         sums = dict(zip(keys, self._reduce(values.to(device)).tolist(), strict=True))
         self._sums = {}
         metrics: dict[str, float] = {}
@@ -82,9 +91,12 @@ class ChannelLog:
             if weight == 0:
                 continue
             of_channel = {name: sums[channel, name] for name in SUMS[channel]}
-            if sites := of_channel.get("sites"):
-                of_channel["gap"] /= sites
-                of_channel["signed_gap"] /= sites
+            # What was not measured is no 0: a mean over several steps must leave it out.
+            if not of_channel["active_tokens"]:
+                of_channel["loss"] = math.nan
+            if "sites" in of_channel:
+                for name in ("gap", "signed_gap"):
+                    of_channel[name] = of_channel[name] / of_channel["sites"] if of_channel["sites"] else math.nan
             metrics.update({f"channels/{channel}/{name}": value for name, value in of_channel.items()})
             self._watch(channel, int(of_channel["active_tokens"]), step)
         return metrics
@@ -111,7 +123,7 @@ class ChannelLog:
             reasons = ", ".join(
                 f"{count} {_WHY.get(reason, reason)}" if count > 1 else _WHY.get(reason, reason)
                 for reason, count in self._reasons[channel].most_common()
-                if reason in _WHY
+                if count and reason not in _NO_REASON
             )
             warnings.warn(
                 f"channel {channel!r} has weight {self._weights[channel]:g} but was inactive for "

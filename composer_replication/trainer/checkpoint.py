@@ -1,9 +1,10 @@
 """What our trainers add to a Hugging Face checkpoint, and how a checkpoint is known to be complete.
 
     checkpoint-N/channels-R.safetensors   tensors of process R: the teacher (process 0 only), rollouts still to be used
-    checkpoint-N/channels-R.json          the numbers, and the checksum of the tensors; written last
+    checkpoint-N/channels-R.json          the numbers, and the checksum of the tensors
+    checkpoint-N/trainer_state.json       Hugging Face's; the last file that is written
 
-A run that is killed while it saves leaves a checkpoint without the second file, and resuming passes over it.
+A run that is killed while it saves leaves a checkpoint without the last file, and resuming passes over it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from composer_replication._whole_file import whole_file
 
 logger = logging.getLogger(__name__)
 
+_LAST_FILE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
 
 
 def save_state(
     folder: str | Path, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any], *, process: int = 0
 ) -> None:
-    """Write a process's part of a checkpoint; the last file to appear makes it complete."""
+    """Write a process's part of a checkpoint."""
     tensor_file, number_file = _files(folder, process)
     with whole_file(tensor_file, "the checkpoint") as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
@@ -59,6 +61,18 @@ def load_state(folder: str | Path, *, process: int = 0) -> tuple[dict[str, torch
         raise ValueError(f"{folder} cannot be read: {error}") from error
 
 
+def has_state(folder: str | Path) -> bool:
+    """Whether one of our trainers has written into this checkpoint."""
+    return _files(folder, 0)[1].is_file()
+
+
+def begin_checkpoint(folder: str | Path) -> None:
+    """Make a folder of an earlier run with the same name incomplete before anything new is written into it."""
+    for name in (_LAST_FILE, "channels-*.json"):
+        for file in Path(folder).glob(name):
+            file.unlink()
+
+
 def last_complete_checkpoint(output_dir: str | Path, *, processes: int = 1) -> Path | None:
     """The newest checkpoint that was saved to its end; a half-written one is named in the log and passed over."""
     folder = Path(output_dir)
@@ -72,10 +86,18 @@ def last_complete_checkpoint(output_dir: str | Path, *, processes: int = 1) -> P
         else []
     )
     for _, path in reversed(found):
-        if all(_files(path, process)[1].is_file() for process in range(processes)):
+        if _is_complete(path, processes):
             return path
         logger.warning("%s was not saved to its end and is passed over", path)
     return None
+
+
+def _is_complete(folder: Path, processes: int) -> bool:
+    try:
+        json.loads((folder / _LAST_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return all(_files(folder, process)[1].is_file() for process in range(processes))
 
 
 def _files(folder: str | Path, process: int) -> tuple[Path, Path]:

@@ -10,51 +10,38 @@ with the hint in context, and channel 3 adds preference pairs from a sampler of 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from composer_replication._arguments import check_choice, check_non_negative
 from composer_replication._optional import require
-from composer_replication.causal_lm import HiddenStates, keeping_hidden_states, recognise_head, run_causal_lm
-from composer_replication.channels import DPOVariant
+from composer_replication.causal_lm import keeping_hidden_states, recognise_head, run_causal_lm
+from composer_replication.channels import DPOVariant, summed_logprobs
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.loss import SDPOWrapper
-from composer_replication.trainer.advantages import SequenceKL, routed_advantages
+from composer_replication.trainer.advantages import SequenceKL
 from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
-from composer_replication.trainer.channel_engine import ChannelEngine, gradient_shares
+from composer_replication.trainer.channel_engine import ChannelEngine, gradient_shares, site_numbers
+from composer_replication.trainer.choices import HintGenerator, HintSourceKind, Routing, SDPOTarget, TeacherKind
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.hint_gate import HintGate
 from composer_replication.trainer.metrics_file import MetricsFile
+from composer_replication.trainer.on_policy_hints import SITES, HintOptions, OnPolicyHints
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
 from composer_replication.trainer.replay.source import replay_pairs
 from composer_replication.trainer.rollouts.buffer import buffered_tensors, restored_buffer
-from composer_replication.trainer.rollouts.hinted_rows import hinted_batch
-from composer_replication.trainer.rollouts.hints import HintGenerator, find_hint_sites
 from composer_replication.trainer.rollouts.rollout import Rollout, TemplatedTokenizer, tool_definitions
-from composer_replication.trainer.settings import (
-    HINT_SOURCES,
-    ROUTINGS,
-    SDPO_TARGETS,
-    ChannelSettings,
-    HintSourceKind,
-    Routing,
-    SDPOTarget,
-    TeacherKind,
-)
+from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.traces.batches import TraceBatches
 
 logger = logging.getLogger(__name__)
 
 GRPOTrainer: Any = require("trl", "train").GRPOTrainer
-
-_SITES = "hint_sites"
-_CANDIDATES = "hint_candidates"
 
 
 class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: ignore[misc]
@@ -168,9 +155,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             inactive_patience=inactive_patience,
             gradient_share_steps=gradient_share_steps,
         )
-        check_choice("hint_source", hint_source, HINT_SOURCES)
-        check_choice("sdpo_target", sdpo_target, SDPO_TARGETS)
-        check_choice("routing", routing, ROUTINGS)
+        check_choice("hint_source", hint_source, get_args(HintSourceKind))
+        check_choice("sdpo_target", sdpo_target, get_args(SDPOTarget))
+        check_choice("routing", routing, get_args(Routing))
         check_non_negative("kl_in_advantage", kl_in_advantage)
         if routing == "srpo" and alpha_sdpo == 0:
             raise ValueError("routing='srpo' sends failed rollouts to channel 2, but alpha_sdpo is 0")
@@ -178,25 +165,33 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         check_not_empty("trace_dataset", trace_dataset)
         super().__init__(*args, **kwargs)
         check_policy(self.model, self._tokenizer)
-        self.hint_generator = hint_generator or as_collator_hint(LayeredHints())
-        self.hint_source, self.hint_role, self.sdpo_target = hint_source, hint_role, sdpo_target
-        self.routing, self.success_threshold = routing, success_threshold
+        if self._is_vlm and (alpha_sdpo > 0 or beta_replay > 0 or kl_in_advantage > 0):
+            raise ValueError(
+                "channels 2 and 3 and kl_in_advantage score text alone, and would be blind to the images of a "
+                "vision-language model: set their weights to 0"
+            )
+        rows = self.args.per_device_train_batch_size * self.args.steps_per_generation
+        if hint_source != "error" and rows % self.num_generations:
+            raise ValueError(
+                f"hint_source={hint_source!r} looks for siblings among a process's {rows} rollouts, but groups of "
+                f"{self.num_generations} do not fit into them: choose batch sizes that they divide"
+            )
+        if data_collator is not None and trace_dataset is None:
+            logger.warning("data_collator has nothing to do: it collates trace_dataset, which was not given")
+        hint_generator = hint_generator or as_collator_hint(LayeredHints())
         self._templated = TemplatedTokenizer(
             self._tokenizer,
             getattr(self, "chat_template", None) or self._tokenizer.chat_template,
             getattr(self, "chat_template_kwargs", None) or {},
         )
-        self._last_rollouts: list[Rollout] = []
-        self._last_rewards: torch.Tensor | None = None
-        self._reward_texts: list[Any] | None = None
+        self._rewards: torch.Tensor | None = None
         self._train_sampler: Any = None
-        on_policy = alpha_sdpo > 0
-        self._keeps_states = on_policy and recognise_head(self.model) is not None
+        self._keeps_states = alpha_sdpo > 0 and recognise_head(self.model) is not None
         self._replay_batch_size = replay_batch_size or max(1, self.args.per_device_train_batch_size // 2)
         pairs = None
         if beta_replay > 0 and replay_dataset is not None:
             # One process scores the pairs and writes the cache, the others read it.
-            with self.accelerator.main_process_first():
+            with self.accelerator.main_process_first(), self.accelerator.autocast():
                 pairs = replay_pairs(
                     self.model,
                     self._templated,
@@ -205,16 +200,17 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
                     needs_reference=dpo_variant == "dpo",
                     cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
                     batch_size=self._replay_batch_size,
+                    precision=self.accelerator.mixed_precision,
                     seed=self.args.seed,
                     process_index=self.accelerator.process_index,
                     num_processes=self.accelerator.num_processes,
                 )
         self._traces = None
-        if on_policy and trace_dataset is not None:
+        if alpha_sdpo > 0 and trace_dataset is not None:
             collator = data_collator or ComposerDataCollator(
                 tokenizer=self._templated,
                 config=CollatorConfig(
-                    hint_generator=self.hint_generator, hint_role=hint_role, sdpo_target=sdpo_target, max_windows=8
+                    hint_generator=hint_generator, hint_role=hint_role, sdpo_target=sdpo_target, max_windows=8
                 ),
             )
             self._traces = TraceBatches(
@@ -225,7 +221,14 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
                 process_index=self.accelerator.process_index,
                 num_processes=self.accelerator.num_processes,
             )
-        self._sequence_kl = SequenceKL(self.model, kl_in_advantage) if kl_in_advantage > 0 else None
+        self._sequence_kl = None
+        if kl_in_advantage > 0:
+            self._sequence_kl = SequenceKL(
+                self.model,
+                kl_in_advantage,
+                temperature=self.temperature,
+                rows_per_pass=self.args.per_device_train_batch_size,
+            )
         weights = {"grpo": 1.0, "sdpo": alpha_sdpo, "replay": beta_replay}
         if self._traces is not None:
             weights["traces"] = alpha_sdpo
@@ -237,6 +240,14 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             reduce=lambda sums: self.accelerator.reduce(sums, reduction="sum"),
             processes=self.accelerator.num_processes,
         )
+        self._hints = OnPolicyHints(
+            self.channels,
+            self._templated,
+            HintOptions(hint_generator, hint_source, hint_role, sdpo_target, routing, success_threshold),
+            accelerator=self.accelerator,
+            rows_per_pass=self.args.per_device_train_batch_size,
+            max_length=_context_limit(self.model),
+        )
         self.add_callback(StepEnds(self))
         self.add_callback(MetricsFile(Path(self.args.output_dir, "metrics.jsonl")))
 
@@ -244,10 +255,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
 
     def _generate(self, prompts: list[Any]) -> Any:
         result = super()._generate(prompts)
-        if self._wants_rollouts():
+        if self.channels.settings.alpha_sdpo > 0 and self.model.training:
             prompt_ids, completion_ids, tool_mask, completions = result[:4]
-            self._reward_texts = result[5].get("hints")
-            self._last_rollouts = [
+            rollouts = [
                 Rollout(
                     prompt=prompt if isinstance(prompt, list) else [],
                     messages=completion if isinstance(completion, list) and self.rollout_func is None else [],
@@ -258,6 +268,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
                 )
                 for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
             ]
+            self._hints.keep(rollouts, result[5].get("hints"))
         return result
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -265,77 +276,45 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         for name, column in zip(self.reward_func_names, rewards_per_func.T, strict=True):
             if bool(torch.isinf(column).any()):
                 raise ValueError(f"the reward function {name!r} gave an infinite reward: no advantage follows from it")
-        weights = self.reward_weights.to(rewards_per_func.device)
         unscored = torch.isnan(rewards_per_func).all(dim=1)
-        if bool(unscored.any()):
+        if not self.channels.is_idle:
             # TRL gives such rollouts no advantage; the log says how many there were.
-            self._metrics["train" if self.model.training else "eval"]["rewards/unscored"].append(
-                unscored.float().sum().item()
-            )
-        rewards = (rewards_per_func * weights).nansum(dim=1)
-        self._last_rewards = rewards.masked_fill(unscored, float("nan"))
+            mode = "train" if self.model.training else "eval"
+            self._metrics[mode]["rewards/unscored"].append(unscored.float().sum().item())
+        rewards = (rewards_per_func * self.reward_weights.to(rewards_per_func.device)).nansum(dim=1)
+        self._rewards = rewards.masked_fill(unscored, float("nan"))
         return rewards_per_func
 
     def _log_completion_extra(self, column: str, values: list[Any]) -> None:
         """A reward function's `log_extra("hint", [...])` is a text per rollout (or None) for channel 2."""
         if column == "hint":
-            self._reward_texts = list(values)
+            if self.model.training:
+                self._hints.listen(values)
             values = ["" if value is None else str(value) for value in values]
         super()._log_completion_extra(column, values)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._reward_texts = None
+        self._hints.forget()
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if not self.model.training:
             return output
         if self._sequence_kl is not None:
-            group = self.num_generations
-            output["advantages"] = self._sequence_kl.adjusted(self.model, output, group, self.accelerator)
+            with self.accelerator.autocast():
+                output["advantages"] = self._sequence_kl.adjusted(
+                    self.model, output, self.num_generations, self.accelerator
+                )
         if self.channels.settings.alpha_sdpo > 0:
-            self._add_hint_sites(output)
+            assert self._rewards is not None
+            self._hints.add_to(
+                output, self._rewards, self.environments, group=self.num_generations, step=self.state.global_step
+            )
         return output
-
-    def _add_hint_sites(self, output: dict[str, Any]) -> None:
-        rows = len(self._last_rollouts)
-        assert self._last_rewards is not None
-        first = self.accelerator.process_index * rows
-        rewards = self._last_rewards[first : first + rows].tolist()
-        group = self.num_generations
-        succeeded = _succeeded(self._last_rewards.tolist(), group, self.success_threshold)[first : first + rows]
-        environments = self.environments or [None] * rows
-        sites, reasons = find_hint_sites(
-            self._last_rollouts,
-            tokenizer=self._templated,
-            hint_generator=self.hint_generator,
-            hint_source=self.hint_source,
-            hint_role=self.hint_role,
-            sdpo_target=self.sdpo_target,
-            feedback=[_feedback(environment) for environment in environments],
-            reward_texts=self._reward_texts or [None] * rows,
-            rewards=rewards,
-            groups=[(first + row) // group for row in range(rows)],
-            succeeded=succeeded,
-            max_length=_context_limit(self.model),
-        )
-        # A completion that TRL masks out (truncated, and `mask_truncated_completions`) carries no loss here either.
-        masked_out = output["completion_mask"].sum(dim=1) == 0
-        sites = [[] if masked_out[row] else of_row for row, of_row in enumerate(sites)]
-        self.channels.log.explain("sdpo", reasons)
-        output[_SITES] = sites
-        tokens = sum(stop - start for of_row in sites for site in of_row for start, stop in site.spans)
-        device = self.accelerator.device
-        output[_CANDIDATES] = self.accelerator.reduce(torch.tensor(float(tokens), device=device), reduction="sum")
-        if self.routing == "srpo":
-            has_site = torch.tensor([bool(of_row) for of_row in sites], device=device)
-            failed = torch.tensor([not good for good in succeeded], device=device)
-            output["advantages"] = routed_advantages(output["advantages"], failed & has_site)
-        self._last_rollouts = []
 
     # The loss.
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """GRPO's loss as TRL computes it, plus what channels 2 and 3 add in training."""
-        if not self.model.training or not self._has_channels():
+        if not self.model.training or self.channels.is_idle:
             policy_loss: torch.Tensor = super()._compute_loss(model, inputs)
             return policy_loss
         with keeping_hidden_states(model) as kept:
@@ -344,11 +323,16 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         self._log_policy(policy_loss, inputs)
         settings = self.channels.settings
         share = 1.0 / self.current_gradient_accumulation_steps
-        if settings.alpha_sdpo > 0 and inputs.get(_SITES) is not None:
-            parts["sdpo"] = _weighted(
-                settings.alpha_sdpo,
-                self._hint_loss(model, inputs, kept.hidden_states() if self._keeps_states else None),
+        if settings.alpha_sdpo > 0 and inputs.get(SITES) is not None:
+            hint_loss = self._hints.loss(
+                model,
+                inputs,
+                kept.hidden_states() if self._keeps_states else None,
+                step=self.state.global_step,
+                # As TRL does for its own normaliser: a generation's tokens, brought down to one optimiser step.
+                windows=self.args.steps_per_generation / self.current_gradient_accumulation_steps,
             )
+            parts["sdpo"] = None if hint_loss is None else settings.alpha_sdpo * hint_loss
         if self._traces is not None:
             batch = self._traces.next_batch(self.accelerator.device)
             parts["traces"] = settings.alpha_sdpo * self._compute_sdpo_loss(model, batch, share=share)
@@ -358,24 +342,6 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         if self._is_share_step():
             self._log_gradient_shares(parts)
         return torch.stack([part for part in parts.values() if part is not None]).sum()
-
-    def _hint_loss(self, model: nn.Module, inputs: dict[str, Any], student: HiddenStates | None) -> torch.Tensor | None:
-        sites = inputs[_SITES]
-        built = hinted_batch(inputs, sites, pad_token_id=self._tokenizer.pad_token_id)
-        if built is None:
-            return None
-        batch, site_of_pair_P = built
-        if student is None:
-            # The model's head cannot be used apart from it: a pass of our own, with a warning, gives what is needed.
-            student = run_causal_lm(model, batch["input_ids"], batch["attention_mask"])
-        # The candidates of the generation batch, brought down to one accumulation window as TRL does for its own
-        # normaliser; gradients are averaged over the processes, hence the factor.
-        window = inputs[_CANDIDATES] * self.current_gradient_accumulation_steps / self.args.steps_per_generation
-        share = float(site_of_pair_P.numel() / window) * self.accelerator.num_processes
-        rewarded_B = inputs["advantages"] > 0
-        row_of_site = [row for row, of_row in enumerate(sites) for _ in of_row]
-        rewarded_S = (rewarded_B if rewarded_B.dim() == 1 else rewarded_B.any(dim=1))[row_of_site]
-        return self.channels.hint_loss(student, batch, site_of_pair_P, share=share, rewarded_S=rewarded_S)
 
     def _compute_sdpo_loss(
         self, model: nn.Module, inputs: Mapping[str, torch.Tensor], *, share: float = 1.0
@@ -388,7 +354,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         nothing = student.hidden.sum() * 0.0
         if self.channels.settings.alpha_sdpo == 0 or "ctx_teacher_input_ids" not in inputs:
             return nothing
-        loss = self.channels.collated_hint_loss(student, inputs, share=share, channel="traces")
+        judged = self.channels.judge(inputs, site_numbers(inputs), channel="traces")
+        kept = int(judged.kept_P.sum())
+        loss = self.channels.hint_loss(student, inputs, judged, token_weight=share / max(kept, 1), channel="traces")
         return nothing if loss is None else loss
 
     def _compute_trace_replay_loss(
@@ -397,22 +365,22 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         """Channel 3 over a batch with `dpo_*` keys, reference log-probabilities included."""
         return self.channels.replay_loss(model, inputs, share=share)
 
+    @staticmethod
+    def _sequence_logprobs(model: nn.Module, input_ids: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
+        """The (B,) summed log-probabilities of the response tokens."""
+        return summed_logprobs(run_causal_lm(model, input_ids), input_ids, response_mask > 0)
+
     # Steps, metrics.
-
-    def _has_channels(self) -> bool:
-        settings = self.channels.settings
-        return settings.alpha_sdpo > 0 or settings.beta_replay > 0
-
-    def _wants_rollouts(self) -> bool:
-        return self.channels.settings.alpha_sdpo > 0 and self.model.training
 
     def _log_policy(self, policy_loss: torch.Tensor, inputs: dict[str, Any]) -> None:
         mask = inputs["completion_mask"]
         mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
         log = self.channels.log
         log.add("grpo", "loss", policy_loss / self.accelerator.num_processes)
-        # Rows without an advantage move nothing.
+        # Rows without an advantage move nothing, unless something else than the reward is in the loss.
         moving = inputs["advantages"] != 0
+        if self.beta != 0 or self._entropy_bonus_enabled:
+            moving = torch.ones_like(moving)
         moving_B1 = (moving if moving.dim() == 1 else moving.any(dim=1)).unsqueeze(1)
         log.add("grpo", "active_tokens", (mask * moving_B1).sum())
         log.add("grpo", "active_rows", moving_B1.sum())
@@ -428,6 +396,8 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         try:
             shares = gradient_shares(parts, trained)
         except RuntimeError as error:
+            if "checkpoint" not in str(error).lower():
+                raise
             # Reentrant gradient checkpointing cannot be asked for gradients of a part.
             logger.warning("gradient shares are not available here: %s", str(error).splitlines()[0])
             return
@@ -436,7 +406,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
 
     def end_step(self) -> None:
         """After an optimiser step: teacher, TAID, metrics and the watch over silent channels."""
-        if not self._has_channels():
+        if self.channels.is_idle:
             return
         for name, value in self.channels.end_step(self.state.global_step, self.accelerator.device).items():
             self._metrics["train"][name].append(value)
@@ -463,7 +433,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
 
     def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Rollouts that are still to be used, metrics that are not logged yet, and where the traces are."""
-        tensors, rows = buffered_tensors(self._buffered_inputs if self._is_buffer_in_use() else None, _SITES)
+        tensors, rows = buffered_tensors(self._buffered_inputs if self._is_buffer_in_use() else None, SITES)
         return tensors, {
             "step": self._step,
             "buffer": rows,
@@ -479,7 +449,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         if self._traces is not None and numbers["traces"] is not None:
             self._traces.load_state_dict(numbers["traces"])
         self._step = numbers["step"]
-        self._buffered_inputs = restored_buffer(tensors, numbers["buffer"], _SITES, self.accelerator.device)
+        self._buffered_inputs = restored_buffer(tensors, numbers["buffer"], SITES, self.accelerator.device)
         for name, values in numbers["metrics"].items():
             self._metrics["train"][name] = list(values)
 
@@ -488,28 +458,6 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             self._buffered_inputs is not None
             and self._step % (self.args.steps_per_generation * self.num_iterations) != 0
         )
-
-
-def _weighted(weight: float, loss: torch.Tensor | None) -> torch.Tensor | None:
-    return None if loss is None else weight * loss
-
-
-def _feedback(environment: Any) -> Any:
-    say = getattr(environment, "_feedback", None)
-    return say() if callable(say) else None
-
-
-def _succeeded(rewards: Sequence[float], group: int, threshold: float | None) -> list[bool]:
-    """Whether each rollout did well: from a threshold on, or better than its group on average."""
-    if threshold is not None:
-        return [reward >= threshold for reward in rewards]
-    good = []
-    for start in range(0, len(rewards), group):
-        of_group = rewards[start : start + group]
-        scored = [reward for reward in of_group if not math.isnan(reward)]
-        mean = sum(scored) / len(scored) if scored else 0.0
-        good += [reward > mean for reward in of_group]
-    return good
 
 
 def _context_limit(model: nn.Module) -> int | None:

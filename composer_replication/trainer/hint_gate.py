@@ -1,7 +1,8 @@
 """The gate before channel 2: hints that say nothing, or that argue against what was rewarded, are left out.
 
-The gap of a site is how much the hint changes the log-probabilities of the turn's own tokens. A hint whose teacher
-barely differs teaches nothing and costs a divergence; the gap predicts the gain, so it is logged either way.
+The gap of a site is how much the hint changes the teacher's log-probabilities of the turn's own tokens: those without
+it minus those with it. Both come from the teacher, because an averaged or frozen one differs from the policy also where
+the hint says nothing. A hint that changes little teaches little; the gap predicts the gain, so it is logged either way.
 
 Shapes: P paired positions, S sites.
 """
@@ -30,8 +31,7 @@ class HintGate:
 
 class GateResult(NamedTuple):
     """Which sites stay (S,), the mean absolute and the signed change of a token's log-probability per site (S,), and
-    how many sites each rule left out. The signed one is the student's minus the teacher's: positive where the hint
-    makes the turn less likely."""
+    how many sites each rule left out. The signed one is positive where the hint makes the turn less likely."""
 
     kept_S: torch.Tensor
     gap_S: torch.Tensor
@@ -42,8 +42,8 @@ class GateResult(NamedTuple):
 
 def judge_sites(
     gate: HintGate | None,
-    student_logprobs_P: torch.Tensor,
-    teacher_logprobs_P: torch.Tensor,
+    bare_logprobs_P: torch.Tensor,
+    hinted_logprobs_P: torch.Tensor,
     site_of_pair_P: torch.Tensor,
     rewarded_S: torch.Tensor | None = None,
 ) -> GateResult:
@@ -51,13 +51,13 @@ def judge_sites(
 
     Args:
         gate: the rules, or None.
-        student_logprobs_P: of the turns' own tokens, without the hint.
-        teacher_logprobs_P: of the same tokens, with it.
+        bare_logprobs_P: of the turns' own tokens, without the hint.
+        hinted_logprobs_P: of the same tokens, with it.
         site_of_pair_P: the number of the site that a position belongs to, from 0 without gaps.
         rewarded_S: whether a site's turn is in a rewarded rollout; None where there are no rewards.
     """
     sites = int(site_of_pair_P.max()) + 1
-    change_P = student_logprobs_P.detach().float() - teacher_logprobs_P.detach().float()
+    change_P = bare_logprobs_P.detach().float() - hinted_logprobs_P.detach().float()
     gap_S, signed_gap_S = (_mean_per_site(values_P, site_of_pair_P, sites) for values_P in (change_P.abs(), change_P))
     kept_S = torch.ones_like(gap_S, dtype=torch.bool)
     if gate is None:

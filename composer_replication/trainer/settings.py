@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import get_args
 
 from composer_replication._arguments import check_choice, check_non_negative, check_positive, check_range
 from composer_replication.channels import DPOVariant
 from composer_replication.distillation.fused.divergence import Divergence
 from composer_replication.loss import SDPOWrapper, sdpo_divergence
+from composer_replication.trainer.choices import TeacherKind
 from composer_replication.trainer.hint_gate import HintGate
-
-TeacherKind = Literal["ema", "frozen", "live", "trust_region"]
-HintSourceKind = Literal["error", "sibling", "both"]
-SDPOTarget = Literal["erring_turn", "recovery_turn"]
-Routing = Literal["none", "srpo"]
-
-TEACHERS = ("ema", "frozen", "live", "trust_region")
-HINT_SOURCES = ("error", "sibling", "both")
-SDPO_TARGETS = ("erring_turn", "recovery_turn")
-ROUTINGS = ("none", "srpo")
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ class ChannelSettings:
         check_choice("dpo_variant", self.dpo_variant, ("dpo", "simpo"))
         check_positive("simpo_beta", self.simpo_beta)
         check_non_negative("simpo_gamma", self.simpo_gamma)
-        check_choice("sdpo_teacher", self.sdpo_teacher, TEACHERS)
+        check_choice("sdpo_teacher", self.sdpo_teacher, get_args(TeacherKind))
         check_range("ema_rate", self.ema_rate, 0.0, 1.0)
         check_range("trust_region_mix", self.trust_region_mix, 0.0, 1.0)
         check_positive("entropy_opd_h_max", self.entropy_opd_h_max)

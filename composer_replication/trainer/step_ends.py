@@ -16,6 +16,8 @@ class HasChannels(Protocol):
 
     def end_step(self) -> None: ...
 
+    def go_on_logging(self) -> None: ...
+
 
 class StepEnds(TrainerCallback):  # type: ignore[misc]
     """Runs after the optimiser and before logging and saving, so that both see the step as a whole."""
@@ -26,6 +28,7 @@ class StepEnds(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The number of steps is known now."""
         self._trainer.channels.begin(state.max_steps)
+        self._trainer.go_on_logging()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Teacher, TAID and metrics follow the optimiser."""

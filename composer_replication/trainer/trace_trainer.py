@@ -6,6 +6,8 @@ gate, TAID, pairs and checkpoints are those of `ComposerReplicationTrainer`.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,13 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from composer_replication.causal_lm import run_causal_lm
+from composer_replication.causal_lm import HiddenStates, run_causal_lm
 from composer_replication.channels import lm_channel
+from composer_replication.distillation.fused.head import LogitHead
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.traces import TraceExample
 from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
-from composer_replication.trainer.channel_engine import ChannelEngine
+from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints, site_numbers
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
@@ -27,6 +30,10 @@ from composer_replication.trainer.replay.source import replay_pairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.traces.rendered import rendered_traces
+
+# What the teacher said of a batch rides along in it, from where the step's tokens are counted to where the loss is.
+_KEPT = "sdpo_kept"
+_TEACHER_STATES = "sdpo_teacher_states"
 
 
 class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
@@ -37,6 +44,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         args: of the training; `gradient_accumulation_steps`, precision and the rest work as ever.
         train_dataset: the traces; their `dpo_pairs` go to channel 3.
         processing_class: the tokenizer, with a chat template.
+        eval_dataset: traces to evaluate channel 1 on.
         settings: weights and options of the channels.
         collator: how traces are rendered, once, before training; None: hints of templates and the error's own text, the
             turns that erred left out of channel 1, and up to eight rows of a trace that is too long for one.
@@ -59,6 +67,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         train_dataset: Sequence[TraceExample],
         processing_class: Any,
         *,
+        eval_dataset: Sequence[TraceExample] | None = None,
         settings: ChannelSettings | None = None,
         collator: CollatorConfig | None = None,
         lm_weight: float = 1.0,
@@ -76,11 +85,13 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         config = collator or CollatorConfig(hint_generator=hints, train_on_errors=False, max_windows=8)
         self.collator = ComposerDataCollator(tokenizer=processing_class, config=config)
         # A row is no set of arguments of the model, and must reach the collator all the same.
+        args = copy.copy(args)
         args.remove_unused_columns = False
         super().__init__(
             model=model,
             args=args,
             train_dataset=rendered_traces(train_dataset, self.collator),
+            eval_dataset=None if eval_dataset is None else rendered_traces(eval_dataset, self.collator),
             processing_class=processing_class,
             data_collator=self.collator.collate,
             callbacks=list(callbacks or ()),
@@ -93,7 +104,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         given = [*(replay_dataset or ()), *(pair for one in train_dataset for pair in one.get("dpo_pairs") or ())]
         pairs = None
         if settings.beta_replay > 0 and given:
-            with self.accelerator.main_process_first():
+            with self.accelerator.main_process_first(), self.accelerator.autocast():
                 pairs = replay_pairs(
                     self.model,
                     processing_class,
@@ -102,6 +113,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
                     needs_reference=settings.dpo_variant == "dpo",
                     cache_dir=Path(reference_cache or Path(args.output_dir, "reference_logprobs")),
                     batch_size=self._replay_batch_size,
+                    precision=self.accelerator.mixed_precision,
                     seed=args.seed,
                     process_index=self.accelerator.process_index,
                     num_processes=self.accelerator.num_processes,
@@ -114,9 +126,22 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
             reduce=lambda sums: self.accelerator.reduce(sums, reduction="sum"),
             processes=self.accelerator.num_processes,
         )
+        self._tokens = {"lm": 1.0, "sdpo": 1.0}
+        self._teacher_head: LogitHead | None = None
         self._step_metrics: dict[str, list[float]] = {}
         self.add_callback(StepEnds(self))
         self.add_callback(MetricsFile(Path(args.output_dir, "metrics.jsonl")))
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """The micro-batches of an optimiser step, with the teacher's side of channel 2, and their tokens counted.
+
+        So every token of the step weighs the same, whichever micro-batch it is in, and hints that the gate leaves out
+        do not count.
+        """
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        batches = [self._judged(self._prepare_inputs(batch)) for batch in batches]
+        self._tokens = self._counted(batches)
+        return batches, items
 
     def compute_loss(
         self,
@@ -129,27 +154,54 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         if return_outputs:
             raise ValueError("TraceTrainer gives losses, no outputs")
         student = run_causal_lm(model, inputs["input_ids"], inputs.get("attention_mask"))
-        settings, log = self.channels.settings, self.channels.log
         total = student.hidden.sum() * 0.0
-        share = 1.0 / self.current_gradient_accumulation_steps if model.training else 1.0
-        if self.lm_weight > 0 and bool((inputs["response_mask"] > 0).any()):
-            lm = lm_channel(student, inputs)
-            total = total + self.lm_weight * lm.loss
-            log.add("lm", "loss", share * lm.loss / self.accelerator.num_processes)
+        lm = lm_channel(student, inputs) if _lm_tokens(inputs) else None
+        if not model.training:
+            return total if lm is None else total + lm.loss
+        settings, log = self.channels.settings, self.channels.log
+        # Gradients are averaged over the processes, and the loss is divided by the number of micro-batches after this.
+        accumulation: int = self.current_gradient_accumulation_steps
+        processes: int = self.accelerator.num_processes
+        if lm is not None and self.lm_weight > 0:
+            loss = lm.loss * (lm.active_tokens * processes / self._tokens["lm"])
+            total = total + self.lm_weight * loss
+            log.add("lm", "loss", loss / processes)
             log.add("lm", "active_tokens", lm.active_tokens)
             log.add("lm", "active_rows", inputs["input_ids"].shape[0])
-        if not model.training:
-            return total
-        if settings.alpha_sdpo > 0:
-            if "ctx_teacher_input_ids" in inputs:
-                hint = self.channels.collated_hint_loss(student, inputs, share=share, channel="sdpo")
-                total = total if hint is None else total + settings.alpha_sdpo * hint / share
-            else:
-                log.explain("sdpo", {"no_error_site": 1})
+        if _KEPT in inputs:
+            assert self._teacher_head is not None
+            judged = JudgedHints(inputs[_KEPT], HiddenStates(inputs[_TEACHER_STATES], self._teacher_head))
+            weight = processes / max(self._tokens["sdpo"], 1.0)
+            hint = self.channels.hint_loss(student, inputs, judged, token_weight=weight, channel="sdpo")
+            total = total if hint is None else total + settings.alpha_sdpo * hint
+        elif settings.alpha_sdpo > 0:
+            log.explain("sdpo", {"no_error_site": 1})
         if self.channels.pairs is not None:
             batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
-            total = total + settings.beta_replay * self.channels.replay_loss(model, batch, share=share) / share
-        return total
+            total = total + settings.beta_replay * self.channels.replay_loss(model, batch, share=1.0 / accumulation)
+        return total * accumulation
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[torch.Tensor, None, None]:
+        """Channel 1's loss."""
+        with torch.no_grad(), self.compute_loss_context_manager():
+            return self.compute_loss(model, self._prepare_inputs(inputs)).detach(), None, None
+
+    def _judged(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if self.channels.settings.alpha_sdpo == 0 or "ctx_teacher_input_ids" not in batch:
+            return batch
+        with self.accelerator.autocast():
+            judged = self.channels.judge(batch, site_numbers(batch), channel="sdpo")
+        self._teacher_head = judged.teacher.head
+        return {**batch, _KEPT: judged.kept_P, _TEACHER_STATES: judged.teacher.hidden}
+
+    def _counted(self, batches: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
+        """The tokens that carry loss in an optimiser step, of all processes."""
+        lm = sum(_lm_tokens(batch) for batch in batches)
+        hinted = sum(int(batch[_KEPT].sum()) for batch in batches if _KEPT in batch)
+        counts = self.accelerator.reduce(torch.tensor([float(lm), float(hinted)], device=self.accelerator.device))
+        return dict(zip(("lm", "sdpo"), counts.tolist(), strict=True))
 
     def end_step(self) -> None:
         """After an optimiser step: teacher, TAID, metrics and the watch over silent channels."""
@@ -159,7 +211,9 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the channels' means since the last time."""
         for name, values in self._step_metrics.items():
-            logs[name] = sum(values) / len(values)
+            measured = [value for value in values if not math.isnan(value)]
+            if measured:
+                logs[name] = sum(measured) / len(measured)
         self._step_metrics = {}
         super().log(logs, start_time)
 
@@ -170,3 +224,8 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
     def load_own_state(self, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> None:
         """Restore what `own_state` gave."""
         self._step_metrics = {name: list(values) for name, values in numbers["metrics"].items()}
+
+
+def _lm_tokens(batch: Mapping[str, torch.Tensor]) -> int:
+    """Tokens that channel 1 learns; nothing predicts those of the first column."""
+    return int((batch["response_mask"][:, 1:] > 0).sum())

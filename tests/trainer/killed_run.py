@@ -20,6 +20,7 @@ ARGUMENTS = {
     "per_device_train_batch_size": 4,
     "gradient_accumulation_steps": 2,
     "steps_per_generation": 4,
+    "logging_steps": 2,
     "save_strategy": "steps",
     "save_steps": 1,
     "save_total_limit": 2,
@@ -32,7 +33,7 @@ def main(model_dir: str, output_dir: str, kind: str) -> None:
     options = {"sdpo_wrapper": "taid", "hint_gate": None, "gradient_share_steps": 2, "kl_in_advantage": 0.01}
     arguments = dict(ARGUMENTS)
     if kind == "two":
-        arguments |= {"max_steps": 2, "per_device_train_batch_size": 2, "ddp_backend": "gloo"}
+        arguments |= {"max_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2, "ddp_backend": "gloo"}
     if kind == "lora":
         options["peft_config"] = LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1)
     run = trainer(Path(output_dir), model=model, args=arguments, tasks=8, **options)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 
 import pytest
@@ -21,7 +22,11 @@ def test_sums_run_over_micro_batches_and_start_anew() -> None:
     assert metrics["channels/sdpo/loss"] == pytest.approx(0.5)
     assert metrics["channels/sdpo/gap"] == pytest.approx(1.0)
     assert not any(name.startswith("channels/replay") for name in metrics)
-    assert log.close(2)["channels/sdpo/active_tokens"] == 0
+    silent = log.close(2)
+    assert silent["channels/sdpo/active_tokens"] == 0
+    # What was not measured is no 0.
+    assert math.isnan(silent["channels/sdpo/loss"])
+    assert math.isnan(silent["channels/sdpo/gap"])
 
 
 def test_every_process_sends_the_same_sums() -> None:

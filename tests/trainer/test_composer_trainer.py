@@ -108,7 +108,8 @@ def test_the_student_makes_one_pass_and_the_teacher_none_with_gradient(tmp_path:
     live._compute_loss = watched
     live.train()
     assert metrics(tmp_path)[0]["channels/sdpo/active_tokens"] > 0
-    assert [graded for within, graded in passes if within] == [True, False]
+    assert [graded for within, graded in passes if within] == [True]
+    assert not any(graded for within, graded in passes if not within)
 
 
 @pytest.mark.parametrize("teacher", ["frozen", "live", "trust_region"])
@@ -152,7 +153,7 @@ def test_accumulation_does_not_change_the_weight_of_a_token(tmp_path: Path) -> N
         live = trainer(
             folder,
             gradient_share_steps=0,
-            hint_gate=None,
+            hint_gate=HintGate(min_gap=0.28),  # about half of the hints pass
             replay_batch_size=rows // 2,
             args={
                 "max_steps": 1,
@@ -162,6 +163,7 @@ def test_accumulation_does_not_change_the_weight_of_a_token(tmp_path: Path) -> N
         )
         live.train()
         losses.append(metrics(folder)[0])
+        assert 0 < losses[-1]["channels/sdpo/too_small"] < losses[-1]["channels/sdpo/sites"]
     for name in ("sdpo/loss", "sdpo/active_tokens", "sdpo/sites", "sdpo/gap", "replay/loss", "replay/active_tokens"):
         assert losses[0][f"channels/{name}"] == pytest.approx(losses[1][f"channels/{name}"], rel=1e-4), name
     assert losses[0]["grad_norm"] == pytest.approx(losses[1]["grad_norm"], rel=1e-3)
@@ -173,6 +175,7 @@ def test_a_gate_that_nothing_passes_is_loud(tmp_path: Path) -> None:
         live.train()
     line = metrics(tmp_path)[0]
     assert line["channels/sdpo/active_tokens"] == 0
+    assert line["channels/sdpo/loss"] is None
     assert line["channels/sdpo/too_small"] == line["channels/sdpo/sites"] > 0
 
 
@@ -240,6 +243,16 @@ def test_srpo_takes_failed_rollouts_with_a_hint_out_of_channel_1(tmp_path: Path)
     assert hinted.any()
     # Every hinted rollout of this house has failed: one wrong call spoils the reward.
     assert (seen["advantages"][hinted] == 0).all()
+
+
+def test_srpo_leaves_rollouts_whose_hint_was_gated_to_channel_1(tmp_path: Path) -> None:
+    rows = []
+    for routing in ("none", "srpo"):
+        folder = tmp_path / routing
+        gate = HintGate(min_gap=1e6)
+        trainer(folder, routing=routing, beta_replay=0.0, hint_gate=gate, args={"max_steps": 1}).train()
+        rows.append(metrics(folder)[0]["channels/grpo/active_rows"])
+    assert rows[0] == rows[1] > 0
 
 
 def test_kl_in_the_advantage_leaves_the_mean_of_a_group_alone(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def reference_logprobs(
     batch_size: int,
     cache_dir: Path | None,
     device: torch.device | str,
+    precision: str = "no",
 ) -> torch.Tensor:
     """The (N, 2) summed log-probabilities of chosen and rejected responses, in float32 on the CPU.
 
@@ -45,6 +46,8 @@ def reference_logprobs(
         batch_size: pairs per forward pass.
         cache_dir: where the values are kept; None: nowhere.
         device: where the model is.
+        precision: of the autocast that the caller has put around this, as accelerate calls it; values of one are not
+            taken for those of another.
 
     Raises:
         ValueError: no rows or a row with an empty part, a batch size below 1, adapters that are on, or weights that are
@@ -58,7 +61,7 @@ def reference_logprobs(
         raise ValueError("the model's adapters are on: call reference_logprobs inside `with reference_policy(model)`")
     if cache_dir is None:
         return _computed(model, rows, pad_token_id, batch_size, device)
-    origin = {"format": _FORMAT, "model": model_fingerprint(model), "pairs": rows_digest(rows)}
+    origin = {"format": _FORMAT, "model": model_fingerprint(model), "pairs": rows_digest(rows), "precision": precision}
     file = cache_dir / f"{hashlib.sha256(''.join(origin.values()).encode()).hexdigest()[:32]}.safetensors"
     kept = _read(file, origin, len(rows))
     if kept is not None:

@@ -26,6 +26,7 @@ def replay_pairs(
     needs_reference: bool,
     cache_dir: Path | None,
     batch_size: int,
+    precision: str = "no",
     seed: int,
     process_index: int = 0,
     num_processes: int = 1,
@@ -55,6 +56,7 @@ def replay_pairs(
                 batch_size=batch_size,
                 cache_dir=cache_dir,
                 device=device,
+                precision=precision,
             )
         references = references.to(torch.float32)
     return ReplayPairs(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from composer_replication.trainer.rollouts.hints import HintSite
+from composer_replication.trainer.rollouts.hint_sites import HintSite
 
 _PREFIX = "buffer"
 

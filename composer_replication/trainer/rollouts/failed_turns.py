@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from composer_replication.hint_generator.kinds import is_students_mistake
+from composer_replication.trainer.choices import HintGenerator
 from composer_replication.trainer.rollouts.errors import is_cut_off, looks_like_call, tool_failures
 from composer_replication.trainer.rollouts.feedback import Remark, remarks
 from composer_replication.trainer.rollouts.hint_sites import HintOrigin
 from composer_replication.trainer.rollouts.rollout import Rollout, SampledTurn
-
-HintGenerator = Callable[[str, Mapping[str, Any] | None], str | None]
-"""From an error's kind and its `error_meta` to a hint, or None; `as_collator_hint` makes one."""
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from composer_replication._arguments import check_choice, check_count
-from composer_replication.trainer.rollouts.failed_turns import HintGenerator, failed_turns
+from composer_replication.trainer.choices import HintGenerator, HintSourceKind, SDPOTarget
+from composer_replication.trainer.rollouts.failed_turns import failed_turns
 from composer_replication.trainer.rollouts.hint_sites import HintSite, SitePlacer
 from composer_replication.trainer.rollouts.rollout import GenerationHeaders, Rollout, sampled_turns
 from composer_replication.trainer.rollouts.siblings import SIBLING_CHARACTERS, sibling_solutions
 
-__all__ = ["HintGenerator", "HintSite", "find_hint_sites"]
-
-HintChoice = Literal["error", "sibling", "both"]
-SDPOTarget = Literal["erring_turn", "recovery_turn"]
 Value = TypeVar("Value")
 
 
@@ -27,7 +24,7 @@ def find_hint_sites(
     *,
     tokenizer: Any,
     hint_generator: HintGenerator,
-    hint_source: HintChoice = "error",
+    hint_source: HintSourceKind = "error",
     hint_role: str = "system",
     sdpo_target: SDPOTarget = "erring_turn",
     feedback: Sequence[Any] | None = None,
@@ -69,7 +66,7 @@ def find_hint_sites(
     Raises:
         ValueError: an unknown choice, not one value per rollout, feedback of an unknown shape.
     """
-    check_choice("hint_source", hint_source, get_args(HintChoice))
+    check_choice("hint_source", hint_source, get_args(HintSourceKind))
     check_choice("sdpo_target", sdpo_target, get_args(SDPOTarget))
     check_count("max_length", max_length)
     feedback = _one_each("feedback", [None] * len(rollouts) if feedback is None else feedback, rollouts)

@@ -25,7 +25,8 @@ def best_siblings(rewards: Sequence[float], groups: Sequence[Hashable], succeede
         )
     best: dict[Hashable, int] = {}
     for index, (group, success) in enumerate(zip(groups, succeeded, strict=True)):
-        if success and (group not in best or _order(rewards[index]) > _order(rewards[best[group]])):
+        # One that nothing scored has nothing to show.
+        if success and not math.isnan(rewards[index]) and (group not in best or rewards[index] > rewards[best[group]]):
             best[group] = index
     return [None if success else best.get(group) for group, success in zip(groups, succeeded, strict=True)]
 
@@ -68,7 +69,3 @@ def solution_text(rollout: Rollout, tokenizer: Any, *, max_characters: int = SIB
         head = max_characters // 2
         text = f"{text[:head]} … {text[len(text) - (max_characters - head) :]}"
     return f"A correct solution of this task:\n{text}"
-
-
-def _order(reward: float) -> float:
-    return -math.inf if math.isnan(reward) else reward

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 import torch
 from torch import nn
@@ -11,12 +11,11 @@ from torch import nn
 from composer_replication._arguments import check_choice, check_positive, check_range
 from composer_replication.causal_lm import HiddenStates
 from composer_replication.channels import Batch
+from composer_replication.trainer.choices import TeacherKind
 from composer_replication.trainer.teachers.ema import EMATeacher
 from composer_replication.trainer.teachers.frozen import FrozenTeacher
 from composer_replication.trainer.teachers.live import LiveTeacher
 from composer_replication.trainer.teachers.trust_region import TrustRegionTeacher
-
-TeacherKind = Literal["ema", "frozen", "live", "trust_region"]
 
 
 class Teacher(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2.exceptions import TemplateError
 
@@ -18,10 +18,8 @@ from composer_replication.rendering import (
     render_conversation,
 )
 from composer_replication.traces import Turn
+from composer_replication.trainer.choices import HintGenerator, SDPOTarget
 from composer_replication.trainer.traces.conversations import Conversation
-
-HintGenerator = Callable[[str, dict[str, Any]], str | None]
-SDPOTarget = Literal["erring_turn", "recovery_turn"]
 
 
 @dataclass(frozen=True)

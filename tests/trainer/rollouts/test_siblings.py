@@ -19,9 +19,9 @@ def test_the_best_of_the_group_and_the_first_of_equals() -> None:
     assert best_siblings(rewards, groups, [False, True, True, True, True, False]) == [2, None, None, None, None, None]
 
 
-def test_a_reward_that_is_no_number_is_the_worst() -> None:
+def test_one_that_nothing_scored_is_nobodys_example() -> None:
     assert best_siblings([0.0, float("nan"), 1.0], [0, 0, 0], [False, True, True]) == [2, None, None]
-    assert best_siblings([0.0, float("nan")], [0, 0], [False, True]) == [1, None]
+    assert best_siblings([0.0, float("nan")], [0, 0], [False, True]) == [None, None]
 
 
 @given(st.lists(st.tuples(st.floats(-1, 1), st.integers(0, 2), st.booleans()), min_size=1, max_size=12))

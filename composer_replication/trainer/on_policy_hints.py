@@ -1,0 +1,231 @@
+"""Channel 2 on policy: from the rollouts that TRL has just made to a loss on the turns that went wrong in them.
+
+Everything about the hints is decided before the first micro-batch: which turns failed, what the teacher says with the
+hint, which hints pass the gate. So the tokens that carry loss are counted over the whole generation, and every one of
+them weighs the same, whichever micro-batch it falls into.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from composer_replication.causal_lm import HiddenStates, run_causal_lm
+from composer_replication.trainer.advantages import routed_advantages
+from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints
+from composer_replication.trainer.choices import HintGenerator, HintSourceKind, Routing, SDPOTarget
+from composer_replication.trainer.rollouts.hint_sites import HintSite
+from composer_replication.trainer.rollouts.hinted_rows import hinted_batch
+from composer_replication.trainer.rollouts.hints import find_hint_sites
+from composer_replication.trainer.rollouts.rollout import Rollout
+
+SITES = "hint_sites"
+"""The key under which TRL's batches carry each rollout's sites."""
+_TOKENS = "hint_tokens"
+_OF_ROLLOUTS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+
+
+@dataclass(frozen=True)
+class HintOptions:
+    """How hints are made; see `ComposerReplicationTrainer`."""
+
+    hint_generator: HintGenerator
+    hint_source: HintSourceKind
+    hint_role: str
+    sdpo_target: SDPOTarget
+    routing: Routing
+    success_threshold: float | None
+
+
+class OnPolicyHints:
+    """What a trainer keeps of its rollouts between generating and learning from them.
+
+    Args:
+        channels: teacher, gate and log.
+        tokenizer: renders as the rollouts' prompts were rendered.
+        options: how hints are made.
+        accelerator: the trainer's; reduces over processes, and sets the precision of the teacher's passes.
+        rows_per_pass: how many rollouts the teacher scores at once.
+        max_length: of a hinted context, in tokens.
+    """
+
+    def __init__(
+        self,
+        channels: ChannelEngine,
+        tokenizer: Any,
+        options: HintOptions,
+        *,
+        accelerator: Any,
+        rows_per_pass: int,
+        max_length: int | None,
+    ) -> None:
+        self.options = options
+        self._channels = channels
+        self._tokenizer = tokenizer
+        self._accelerator = accelerator
+        self._rows_per_pass = rows_per_pass
+        self._max_length = max_length
+        self._rollouts: list[Rollout] = []
+        self._texts: list[Any] = []
+        # The teacher's states of each site, by its identity: equal sites may stand in different rollouts. They hold for
+        # the optimiser step that follows the generation; then the teacher has moved.
+        self._states: dict[int, HiddenStates] = {}
+        self._states_of_step = -1
+
+    def forget(self) -> None:
+        """A new generation begins."""
+        self._rollouts, self._texts = [], []
+
+    def keep(self, rollouts: Sequence[Rollout], texts: Sequence[Any] | None) -> None:
+        """Take note of what was generated, and of what whoever generated it has to say."""
+        self._rollouts = list(rollouts)
+        if texts is not None:
+            self.listen(texts)
+
+    def listen(self, texts: Sequence[Any]) -> None:
+        """Take note of a text (or None) per rollout; where several speak, the first that says something is heard.
+
+        Raises:
+            ValueError: another number of texts than of rollouts.
+        """
+        if self._rollouts and len(texts) != len(self._rollouts):
+            raise ValueError(
+                f"there must be a hint (or None) for each of {len(self._rollouts)} rollouts, got {len(texts)}"
+            )
+        before = self._texts or [None] * len(texts)
+        self._texts = [new if old is None else old for old, new in zip(before, texts, strict=True)]
+
+    def add_to(
+        self,
+        output: dict[str, Any],
+        rewards: torch.Tensor,
+        environments: Sequence[Any] | None,
+        *,
+        group: int,
+        step: int,
+    ) -> None:
+        """Put each rollout's sites into the batch that TRL has scored, and route rollouts as the options say.
+
+        Args:
+            output: TRL's batch, in the order of the rollouts.
+            rewards: of the rollouts of all processes; NaN where nothing scored one.
+            environments: of the rollouts, if there are any.
+            group: rollouts per prompt.
+            step: optimiser steps made so far.
+        """
+        rows = len(self._rollouts)
+        first = self._accelerator.process_index * rows
+        succeeded = _succeeded(rewards.tolist(), group, self.options.success_threshold)[first : first + rows]
+        found, reasons = find_hint_sites(
+            self._rollouts,
+            tokenizer=self._tokenizer,
+            hint_generator=self.options.hint_generator,
+            hint_source=self.options.hint_source,
+            hint_role=self.options.hint_role,
+            sdpo_target=self.options.sdpo_target,
+            feedback=[_feedback(environment) for environment in environments or [None] * rows],
+            reward_texts=self._texts or [None] * rows,
+            rewards=rewards[first : first + rows].tolist(),
+            groups=[(first + row) // group for row in range(rows)],
+            succeeded=succeeded,
+            max_length=self._max_length,
+        )
+        # A completion that TRL masks out (truncated, and `mask_truncated_completions`) carries no loss here either.
+        learns = (output["completion_mask"].sum(dim=1) > 0).tolist()
+        reasons["truncated"] += sum(len(sites) for sites, able in zip(found, learns, strict=True) if not able)
+        self._channels.log.explain("sdpo", reasons)
+        found = [sites if able else [] for sites, able in zip(found, learns, strict=True)]
+        self._states_of_step = step
+        self._states = {}
+        with self._accelerator.autocast():
+            kept = self._judged(output, found)
+        output[SITES] = kept
+        device = output["completion_ids"].device
+        tokens = sum(stop - start for sites in kept for site in sites for start, stop in site.spans)
+        output[_TOKENS] = self._accelerator.reduce(torch.tensor(float(tokens), device=device), reduction="sum")
+        if self.options.routing == "srpo":
+            routed = [bool(sites) and not good for sites, good in zip(kept, succeeded, strict=True)]
+            output["advantages"] = routed_advantages(output["advantages"], torch.tensor(routed, device=device))
+        self.forget()
+
+    def loss(
+        self, model: nn.Module, inputs: dict[str, Any], student: HiddenStates | None, *, step: int, windows: float
+    ) -> torch.Tensor | None:
+        """Channel 2's loss over a micro-batch, without α; None if no turn in it carries one.
+
+        Args:
+            model: the policy, for a model whose states could not be kept from GRPO's own pass.
+            inputs: TRL's micro-batch with its sites.
+            student: the states that GRPO's pass left behind.
+            step: optimiser steps made so far.
+            windows: optimiser steps that share a generation's rollouts.
+        """
+        built = hinted_batch(inputs, inputs[SITES], pad_token_id=self._tokenizer.pad_token_id)
+        if built is None:
+            return None
+        batch, site_of_pair_P = built
+        if student is None:
+            # Not through a data-parallel wrapper: other processes may have no such turn, and would not take part.
+            bare = self._accelerator.unwrap_model(model)
+            student = run_causal_lm(bare, batch["input_ids"], batch["attention_mask"])
+        if step == self._states_of_step:
+            states = [self._states[id(site)] for sites in inputs[SITES] for site in sites]
+            teacher = HiddenStates(torch.cat([one.hidden for one in states]), states[0].head)
+        else:
+            assert self._channels.teacher is not None
+            teacher = self._channels.teacher.hinted_states(batch, batch["sdpo_teacher_index"])
+        judged = JudgedHints(torch.ones_like(site_of_pair_P, dtype=torch.bool), teacher)
+        # Gradients are averaged over the processes, hence the factor.
+        token_weight = self._accelerator.num_processes * windows / float(inputs[_TOKENS])
+        return self._channels.hint_loss(student, batch, judged, token_weight=token_weight, channel="sdpo")
+
+    def _judged(self, output: dict[str, Any], found: list[list[HintSite]]) -> list[list[HintSite]]:
+        """The sites that pass the gate, a few rollouts at a time."""
+        rewarded = output["advantages"] > 0
+        rewarded_B = rewarded if rewarded.dim() == 1 else rewarded.any(dim=1)
+        kept: list[list[HintSite]] = [[] for _ in found]
+        hinted_rows = [row for row, sites in enumerate(found) if sites]
+        for start in range(0, len(hinted_rows), self._rows_per_pass):
+            rows = hinted_rows[start : start + self._rows_per_pass]
+            part = {
+                name: output[name][rows] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+            }
+            built = hinted_batch(part, [found[row] for row in rows], pad_token_id=self._tokenizer.pad_token_id)
+            assert built is not None, "rows without a token to learn from have no sites"
+            batch, site_of_pair_P = built
+            of_site = [(row, site) for row in rows for site in found[row]]
+            rewarded_S = rewarded_B[[row for row, _ in of_site]]
+            judged = self._channels.judge(batch, site_of_pair_P, channel="sdpo", rewarded_S=rewarded_S)
+            for number, (row, site) in enumerate(of_site):
+                own_P = site_of_pair_P == number
+                if bool(judged.kept_P[own_P].all()):
+                    kept[row].append(site)
+                    self._states[id(site)] = HiddenStates(judged.teacher.hidden[own_P], judged.teacher.head)
+        return kept
+
+
+def _feedback(environment: Any) -> Any:
+    say = getattr(environment, "_feedback", None)
+    return say() if callable(say) else None
+
+
+def _succeeded(rewards: Sequence[float], group: int, threshold: float | None) -> list[bool]:
+    """Whether each rollout did well: from a threshold on, or better than its group on average.
+
+    One that nothing scored has neither failed nor anything to show to others; it counts as one that did well, because
+    only failed ones are corrected, and as the last that others learn from.
+    """
+    good = []
+    for start in range(0, len(rewards), group):
+        of_group = rewards[start : start + group]
+        scored = [reward for reward in of_group if not math.isnan(reward)]
+        least = sum(scored) / len(scored) if scored else 0.0
+        good += [
+            math.isnan(reward) or (reward > least if threshold is None else reward >= threshold) for reward in of_group
+        ]
+    return good
