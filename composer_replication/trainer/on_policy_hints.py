@@ -8,6 +8,7 @@ them weighs the same, whichever micro-batch it falls into.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -135,6 +136,9 @@ class OnPolicyHints:
             succeeded=succeeded,
             max_length=self._max_length,
         )
+        if not all(rollout.prompt for rollout in self._rollouts):
+            # Plain text has no turns, and so no place for a hint's message.
+            found, reasons = [[] for _ in range(rows)], Counter(not_conversational=rows)
         # A completion that TRL masks out (truncated, and `mask_truncated_completions`) carries no loss here either.
         learns = (output["completion_mask"].sum(dim=1) > 0).tolist()
         reasons["truncated"] += sum(len(sites) for sites, able in zip(found, learns, strict=True) if not able)
