@@ -61,7 +61,7 @@ def run_causal_lm(
         check_same_shape("position_ids", position_ids, "input_ids", input_ids)
     if attention_mask is not None and attention_mask.dim() != 4:
         check_same_shape("attention_mask", attention_mask, "input_ids", input_ids)
-    inner = _unwrapped(model)
+    inner = transformers_model(model)
     parameters = inspect.signature(inner.forward).parameters
     arguments: dict[str, Any] = {"input_ids": input_ids}
     if attention_mask is not None:
@@ -88,7 +88,7 @@ class KeptStates:
     """What a model's backbone gave while `keeping_hidden_states` was on."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._inner = _unwrapped(model)
+        self._inner = transformers_model(model)
         self._calls: list[_Call] = []
 
     def hidden_states(self) -> HiddenStates | None:
@@ -129,7 +129,7 @@ def keeping_hidden_states(model: nn.Module) -> Iterator[KeptStates]:
 
 def recognise_head(model: nn.Module) -> LogitHead | None:
     """Find out by a pass over two tokens what the model does behind its backbone; None if that cannot be told."""
-    inner = _unwrapped(model)
+    inner = transformers_model(model)
     device = next(inner.parameters()).device
     with torch.no_grad(), evaluating(model):
         head = run_causal_lm(model, torch.tensor([[0, 1]], device=device)).head
@@ -218,10 +218,16 @@ def _keeps_logits(inner: nn.Module) -> bool:
     return "logits_to_keep" in inspect.signature(inner.forward).parameters
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The transformers model inside data-parallel wrappers (`.module`) and PEFT (`.get_base_model()`)."""
+def without_wrappers(model: nn.Module) -> nn.Module:
+    """The model inside data-parallel wrappers (`.module`)."""
     while isinstance(inner := getattr(model, "module", None), nn.Module):
         model = inner
+    return model
+
+
+def transformers_model(model: nn.Module) -> nn.Module:
+    """The transformers model inside data-parallel wrappers and PEFT (`.get_base_model()`)."""
+    model = without_wrappers(model)
     get_base_model = getattr(model, "get_base_model", None)
     return get_base_model() if get_base_model is not None else model
 

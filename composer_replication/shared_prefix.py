@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from composer_replication.causal_lm import HiddenStates, _unwrapped, run_causal_lm
+from composer_replication.causal_lm import HiddenStates, run_causal_lm, transformers_model, without_wrappers
 
 PACKABLE_ARCHITECTURES = frozenset(
     {
@@ -125,7 +125,7 @@ def _packed(input_ids: torch.Tensor, attention_mask: torch.Tensor, index_P2: tor
 
 def _packs(model: nn.Module, columns: int) -> bool:
     """Whether the model computes packed rows of pairs that were `columns` long as it does plain ones."""
-    inner = _unwrapped(model)
+    inner = transformers_model(model)
     config: Any = getattr(inner, "config", None)
     if getattr(config, "model_type", None) not in PACKABLE_ARCHITECTURES:
         return False
@@ -143,9 +143,7 @@ def _packs(model: nn.Module, columns: int) -> bool:
 
 def _only_plain_adapters(model: nn.Module) -> bool:
     """No adapters, or ones that look at each position by itself: not virtual tokens, not a search in the ids."""
-    while isinstance(inner := getattr(model, "module", None), nn.Module):
-        model = inner
-    adapters: dict[str, Any] = getattr(model, "peft_config", None) or {}
+    adapters: dict[str, Any] = getattr(without_wrappers(model), "peft_config", None) or {}
     return all(
         adapter.peft_type == "LORA" and not getattr(adapter, "alora_invocation_tokens", None)
         for adapter in adapters.values()
@@ -154,7 +152,7 @@ def _only_plain_adapters(model: nn.Module) -> bool:
 
 def _as_the_model_takes_it(model: nn.Module, visible_BWW: torch.Tensor) -> torch.Tensor:
     """Eager attention adds the mask to its scores; scaled_dot_product_attention takes booleans."""
-    inner: Any = _unwrapped(model)
+    inner: Any = transformers_model(model)
     mask = visible_BWW[:, None]
     if inner.config._attn_implementation == "sdpa":
         return mask

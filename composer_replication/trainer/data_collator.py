@@ -18,6 +18,7 @@ from composer_replication._arguments import check_choice, check_count
 from composer_replication.rendering import check_chat_template, renders_text_beside_calls
 from composer_replication.traces import TraceExample, TraceState, TraceTurn, Turn
 from composer_replication.trainer.choices import HintGenerator, SDPOTarget
+from composer_replication.trainer.replay.pairs import preference_batch
 from composer_replication.trainer.replay.preference_rows import PreferenceStats, preference_rows
 from composer_replication.trainer.traces.conversations import conversations, trace_turns
 from composer_replication.trainer.traces.rows import RowMaker, RowStats, TraceRow
@@ -230,23 +231,16 @@ class ComposerDataCollator:
     def _preferences(self, batch: Sequence[TraceExample]) -> dict[str, torch.Tensor]:
         pairs = [pair for example in batch for pair in example.get("dpo_pairs") or ()]
         rows = preference_rows(self.tokenizer, pairs, max_length=self.config.max_dpo_seq_len, stats=self.stats)
-        out: dict[str, torch.Tensor] = {}
-        for side, responses in (
-            ("chosen", [row.chosen_ids for row in rows]),
-            ("rejected", [row.rejected_ids for row in rows]),
-        ):
-            if not rows:
-                continue
-            prompts = [row.prompt_ids for row in rows]
-            out |= self._padded(f"dpo_{side}_", [[*p, *r] for p, r in zip(prompts, responses, strict=True)])
-            masks = [[0] * len(p) + [1] * len(r) for p, r in zip(prompts, responses, strict=True)]
-            out[f"dpo_{side}_response_mask"] = _stacked(masks, 0)
-        return out
+        return preference_batch(rows, pad_token_id=self._pad_token_id) if rows else {}
+
+    @property
+    def _pad_token_id(self) -> int:
+        own = self.tokenizer.pad_token_id
+        return self.config.pad_token_id if own is None else own
 
     def _padded(self, prefix: str, rows: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
-        own = self.tokenizer.pad_token_id
         return {
-            f"{prefix}input_ids": _stacked(rows, self.config.pad_token_id if own is None else own),
+            f"{prefix}input_ids": _stacked(rows, self._pad_token_id),
             f"{prefix}attention_mask": _stacked([[1] * len(row) for row in rows], 0),
         }
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from composer_replication.causal_lm import without_wrappers
+
 # Values of a config that change nothing in a forward pass, and that trainers set as they like.
 _IDLE_SETTINGS = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
 _CHUNK = 1 << 22
@@ -24,7 +26,7 @@ def reference_policy(model: nn.Module) -> Iterator[nn.Module]:
     as a whole (`modules_to_save`). Any other model is its own reference, before its first step. Adapters that train
     biases of the base model (`bias="all"`) change the reference itself: take it before the first step as well.
     """
-    policy = _without_wrappers(model)
+    policy: Any = without_wrappers(model)
     if not _has_adapters(policy):
         yield policy
         return
@@ -40,7 +42,7 @@ def reference_policy(model: nn.Module) -> Iterator[nn.Module]:
 
 def acts_as_reference(model: nn.Module) -> bool:
     """Whether no adapter takes part in the model's forward pass now."""
-    policy = _without_wrappers(model)
+    policy: Any = without_wrappers(model)
     return not _has_adapters(policy) or bool(getattr(policy, "_adapters_disabled", False))
 
 
@@ -53,7 +55,7 @@ def model_fingerprint(model: nn.Module) -> str:
     Raises:
         ValueError: weights that are not here in one piece.
     """
-    base = _without_wrappers(model)
+    base: Any = without_wrappers(model)
     if _has_adapters(base):
         base = base.get_base_model()
         weights = _weights_under_adapters(base)
@@ -65,12 +67,6 @@ def model_fingerprint(model: nn.Module) -> str:
             continue
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {_checksums(name, tensor)}\n".encode())
     return digest.hexdigest()
-
-
-def _without_wrappers(model: nn.Module) -> Any:
-    while isinstance(inner := getattr(model, "module", None), nn.Module):
-        model = inner
-    return model
 
 
 def _has_adapters(model: nn.Module) -> bool:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from composer_replication.causal_lm import HiddenStates
+from composer_replication.causal_lm import HiddenStates, without_wrappers
 from composer_replication.channels import Batch, hinted_states
 from composer_replication.trainer.teachers.state import check_state
-from composer_replication.trainer.teachers.substitution import without_wrappers
 
 
 class LiveTeacher:

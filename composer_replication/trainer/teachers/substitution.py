@@ -13,15 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from composer_replication.causal_lm import HiddenStates
+from composer_replication.causal_lm import HiddenStates, without_wrappers
 from composer_replication.channels import Batch, hinted_states
-
-
-def without_wrappers(model: nn.Module) -> nn.Module:
-    """The policy inside data-parallel wrappers, whose parameters' names do not depend on them."""
-    while isinstance(inner := getattr(model, "module", None), nn.Module):
-        model = inner
-    return model
 
 
 def _is_in_pieces(parameter: torch.Tensor) -> bool:
