@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from composer_replication.batch import build_batch
+from composer_replication.causal_lm import run_causal_lm
+from composer_replication.channels import sdpo_channel
+from composer_replication.opsd import GeneralizedJSD
+from composer_replication.trainer.channel_engine import ChannelEngine, gradient_shares, site_numbers
+from composer_replication.trainer.hint_gate import HintGate
+from composer_replication.trainer.settings import ChannelSettings
+
+CHANNELS = {"grpo": 1.0, "sdpo": 0.1, "replay": 0.0}
+
+
+def _engine(model: Any, **settings: Any) -> ChannelEngine:
+    return ChannelEngine(model, ChannelSettings(beta_replay=0.0, **settings), pairs=None, channels=CHANNELS)
+
+
+def _drift(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+
+
+def test_the_gate_measures_the_hint_and_not_how_far_the_policy_has_come(qwen_tokenizer: Any, qwen_model: Any) -> None:
+    batch = build_batch(qwen_tokenizer)
+    engine = _engine(qwen_model, sdpo_teacher="frozen", hint_gate=HintGate(min_gap=1e-4))
+    _drift(qwen_model)
+    judged = engine.judge(batch, site_numbers(batch), channel="sdpo")
+    assert judged.kept_P.all()
+    # The same turn with no hint before it: nothing is said, whatever teacher and policy have come to differ by.
+    empty = {
+        **batch,
+        "ctx_teacher_input_ids": batch["input_ids"],
+        "ctx_teacher_attention_mask": batch["attention_mask"],
+        "sdpo_teacher_index": batch["sdpo_student_index"],
+    }
+    empty.pop("sdpo_loss_mask")
+    assert not engine.judge(empty, site_numbers(empty), channel="sdpo").kept_P.any()
+    metrics = engine.end_step(1)
+    assert metrics["channels/sdpo/sites"] == 2
+    assert metrics["channels/sdpo/too_small"] == 1
+
+
+def test_the_loss_is_that_of_the_channel_with_every_token_weighed(qwen_tokenizer: Any, qwen_model: Any) -> None:
+    batch = build_batch(qwen_tokenizer)
+    engine = _engine(qwen_model, sdpo_teacher="frozen", hint_gate=None)
+    _drift(qwen_model)
+    student = run_causal_lm(qwen_model, batch["input_ids"], batch["attention_mask"])
+    judged = engine.judge(batch, site_numbers(batch), channel="sdpo")
+    loss = engine.hint_loss(student, batch, judged, token_weight=0.01, channel="sdpo")
+    assert loss is not None
+    assert engine.teacher is not None
+    mean, tokens = sdpo_channel(student, engine.teacher.hinted_states, batch, GeneralizedJSD(beta=0.5))
+    torch.testing.assert_close(loss, mean * tokens * 0.01)
+    none = judged._replace(kept_P=torch.zeros_like(judged.kept_P))
+    assert engine.hint_loss(student, batch, none, token_weight=0.01, channel="sdpo") is None
+
+
+def test_taid_goes_on_after_a_resume_and_begins_anew_in_the_next_run(qwen_model: Any) -> None:
+    settings = {"sdpo_wrapper": "taid", "taid_t_start": 0.5, "sdpo_teacher": "live"}
+    first = _engine(qwen_model, **settings)
+    first.begin(10)
+    first.end_step(1)
+    resumed = _engine(qwen_model, **settings)
+    resumed.load(first.tensors(), first.numbers())
+    resumed.begin(10)
+    assert resumed.taid_t == first.taid_t == pytest.approx(0.55)
+    resumed.begin(10)
+    assert resumed.taid_t == 0.5
+    resumed.end_step(1)
+
+
+def test_shares_are_of_the_gradients_norms() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    losses = {"a": 3.0 * weight.sum(), "b": weight.sum(), "c": None, "d": torch.tensor(1.0)}
+    assert gradient_shares(losses, [weight]) == pytest.approx({"a": 0.75, "b": 0.25})
+    assert weight.grad is None
