@@ -1,0 +1,358 @@
+"""An optimisation step after generation: all three channels against plain GRPO and TRL's own SDPO trainer.
+
+Every contestant is a trainer's own `train()`, on the same rollouts; only sampling is replaced by a script. The clock
+runs from where the rollouts are sampled and scored to the end of the step: finding hints, forward, teacher, losses,
+backward, optimiser, teacher's update. Figures are of warm steps, so the model, the optimiser's state and an EMA teacher
+are in memory before; `resident_bytes` has them, `peak_bytes` is what a step needs above that. The gradients' norms are
+compared in the first step only (by default every 50th), which is not measured.
+
+Without a GPU, TRL's fused head scores prompts too, though nothing needs them. So the GRPO-based contestants are measured
+a second time as on a GPU, scoring completions only: a faster peer, which makes the second ratio the harder one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import math
+import os
+import pstats
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from harness import reset_peak
+from reporting import (
+    BenchmarkError,
+    argument_parser,
+    in_child,
+    judged,
+    machine,
+    other_cpu_seconds,
+    report_or_fail,
+    resident_bytes,
+)
+from rich.console import Console
+from rich.progress import track
+from train_step_setting import GROUP, TOOLS, Script, Shape, make_tokenizer, save_model
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+FULL = Shape(
+    vocabulary=49_152, hidden=384, intermediate=2048, layers=8, rollouts=8, prompt=256, turn=100, tool_result=48
+)
+QUICK = Shape(vocabulary=32_768, hidden=128, intermediate=512, layers=2, rollouts=4, prompt=192, turn=60, tool_result=32)
+REPEATS, QUICK_REPEATS = 3, 1
+STEPS = 2  # measured in each setting, behind the first step, which warms up
+
+COLUMNS = (
+    "resident_bytes",
+    "seconds_completions_only",
+    "peak_bytes_completions_only",
+    "hinted_tokens",
+    "pairs",
+)
+_FIGURES = ("seconds", "peak_bytes", "resident_bytes", "busy_elsewhere")
+
+
+class StepMeter(TrainerCallback):  # type: ignore[misc]
+    """Measures from the moment when rollouts are there to the end of the step."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, float]] = []
+        self._start = self._other_start = 0.0
+        self._resident = 0
+
+    def begin(self) -> None:
+        """The rollouts are there."""
+        self._resident = reset_peak()
+        self._start, self._other_start = time.perf_counter(), other_cpu_seconds()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """All other callbacks, teachers' updates among them, have run."""
+        seconds = time.perf_counter() - self._start
+        busy = (other_cpu_seconds() - self._other_start) / seconds
+        peak = resident_bytes("VmHWM") - self._resident
+        self.steps.append(dict(zip(_FIGURES, (seconds, peak, self._resident, busy), strict=True)))
+
+
+def arguments_of(config: type, folder: Path, shape: Shape, steps: int, **options: Any) -> Any:
+    """Both trainers' defaults, apart from float32, the CPU and the sizes; gradients are checkpointed, as by default."""
+    return config(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=shape.rollouts,
+        num_generations=GROUP,
+        max_completion_length=2 * (2 * shape.turn + shape.tool_result),
+        shuffle_dataset=False,
+        bf16=False,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        **options,
+    )
+
+
+def grpo_trainer(script: Script, folder: Path, shape: Shape, steps: int, meter: StepMeter, **channels: Any) -> Any:
+    """TRL's, or with `channels` ours."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
+
+    rollouts, score = script.rollouts, GRPOTrainer._generate_and_score_completions
+
+    def generate(self: Any, prompts: list[Any]) -> Any:
+        if prompts != [rollout.prompt for rollout in rollouts]:
+            raise BenchmarkError("the trainer asks for other prompts than the script has")
+        columns = zip(*((r.prompt_ids, r.completion_ids, r.generated, r.messages) for r in rollouts), strict=True)
+        return (*(list(column) for column in columns), None, {}, None, [])
+
+    def generate_and_score(self: Any, inputs: Any) -> Any:
+        output = score(self, inputs)
+        meter.begin()
+        return output
+
+    # On the class: ours calls both through `super()`, and what it does behind them is to be measured.
+    GRPOTrainer._generate, GRPOTrainer._generate_and_score_completions = generate, generate_and_score
+    trainer_class = ComposerReplicationTrainer if channels else GRPOTrainer
+    return trainer_class(
+        AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),
+        reward_funcs=lambda completions, **_: [float(not rollout.erring) for rollout in rollouts],
+        args=arguments_of(GRPOConfig, folder, shape, steps),
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in script.prompts]),
+        processing_class=make_tokenizer(),
+        tools=TOOLS,
+        **channels,
+    )
+
+
+def sdpo_trainer(script: Script, folder: Path, shape: Shape, steps: int, meter: StepMeter) -> Any:
+    """TRL's SDPO over the whole vocabulary, with its defaults: reverse KL, an EMA teacher, no policy loss beside.
+
+    Its teacher sees the tool's refusal in the prompts of the rollouts that erred, and only they carry loss; but it runs
+    over all rows. It knows no tool turns, so all of a completion counts, tool text too.
+    """
+    from datasets import Dataset
+    from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
+
+    rollouts = script.rollouts
+
+    class Scripted(SDPOTrainer):  # type: ignore[misc]
+        def _generate(self, prompt_ids: Any) -> Any:
+            return [r.prompt_ids for r in rollouts], [r.completion_ids for r in rollouts]
+
+        def sample_rollouts(self, inputs: Any) -> Any:
+            for row, rollout in zip(inputs, rollouts, strict=True):
+                row["privileged_context"] = script.feedback(rollout)
+            batch = super().sample_rollouts(inputs)
+            meter.begin()
+            return batch
+
+    options = {
+        "distillation_mode": "full_logits",
+        "include_environment_feedback": True,
+        "use_successful_as_teacher": False,
+    }
+    return Scripted(
+        AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),
+        reward_funcs=[lambda completions, **_: [float(not rollout.erring) for rollout in rollouts]],
+        args=arguments_of(SDPOConfig, folder, shape, steps, **options),
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in script.prompts]),
+        processing_class=make_tokenizer(),
+    )
+
+
+def _ours(*, sdpo: bool, replay: bool) -> Callable[..., Any]:
+    def make(script: Script, folder: Path, shape: Shape, steps: int, meter: StepMeter) -> Any:
+        channels: dict[str, Any] = {} if sdpo else {"alpha_sdpo": 0.0}
+        channels |= {"replay_dataset": script.pairs} if replay else {"beta_replay": 0.0}
+        return grpo_trainer(script, folder, shape, steps, meter, **channels)
+
+    return make
+
+
+CONTESTANTS: dict[str, Callable[..., Any]] = {
+    "plain_grpo": grpo_trainer,
+    "all_channels": _ours(sdpo=True, replay=True),
+    "channel_2": _ours(sdpo=True, replay=False),
+    "channel_3": _ours(sdpo=False, replay=True),
+    "trl_sdpo": sdpo_trainer,
+}
+
+
+def measure(contestant: str, shape: Shape) -> dict[str, float]:
+    """In the child: the medians of a few warm steps, as the trainer runs here and as it would on a GPU."""
+    with trained(contestant, shape, 2 * STEPS + 1) as (trainer, meter):
+        if contestant != "trl_sdpo":
+            _score_completions_only_from(trainer, STEPS + 1)
+        trainer.train()
+        figures = _medians(meter.steps[1 : STEPS + 1])
+        if contestant != "trl_sdpo":
+            as_on_gpu = _medians(meter.steps[STEPS + 1 :])
+            figures |= {f"{name}_completions_only": as_on_gpu[name] for name in ("seconds", "peak_bytes")}
+        return figures | _activity(trainer, contestant, shape)
+
+
+@contextmanager
+def trained(contestant: str, shape: Shape, steps: int) -> Iterator[tuple[Any, StepMeter]]:
+    """A trainer that is ready to go, and the meter that it will report to."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, meter = Path(name), StepMeter()
+        save_model(shape, folder / "model")
+        script = Script(make_tokenizer(), shape)
+        trainer = CONTESTANTS[contestant](script, folder, shape, steps, meter)
+        trainer.add_callback(meter)  # last, so that it also sees what other callbacks cost
+        yield trainer, meter
+
+
+def _medians(steps: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(step[name] for step in steps) for name in _FIGURES}
+
+
+def _score_completions_only_from(trainer: Any, first: int) -> None:
+    """Let TRL's fused head leave prompts out, as it does where it has Triton, from the step after the `first`."""
+    import trl.trainer.utils
+
+    class Switch(TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == first:
+                trl.trainer.utils._use_triton = lambda device: True
+
+    trainer.add_callback(Switch())
+
+
+def _activity(trainer: Any, contestant: str, shape: Shape) -> dict[str, float]:
+    """What the last step's losses stood on; a channel that was off would be fast for nothing."""
+    logged = {name: values[-1] for name, values in trainer._metrics["train"].items() if values}
+    logged |= {name: value for line in trainer.state.log_history for name, value in line.items() if value is not None}
+    figures = {}
+    if contestant in ("all_channels", "channel_2"):
+        figures["hinted_tokens"] = logged["channels/sdpo/active_tokens"]
+        if logged["channels/sdpo/active_rows"] != shape.rollouts / GROUP:
+            raise BenchmarkError(f"channel 2 was active in {logged['channels/sdpo/active_rows']} rows")
+    if contestant in ("all_channels", "channel_3"):
+        figures["pairs"] = logged["channels/replay/active_rows"]
+        if figures["pairs"] != shape.rollouts // 2:
+            raise BenchmarkError(f"channel 3 was active in {figures['pairs']} pairs")
+    if contestant == "trl_sdpo":
+        share = logged["self_distillation/reprompt_sample_fraction"]
+        if share != 1 / GROUP or not logged["self_distillation/distillation_loss"] > 0:
+            raise BenchmarkError(f"TRL's SDPO learnt from {share} of the rollouts")
+    if not math.isfinite(trainer.state.log_history[-1]["train_loss"]):
+        raise BenchmarkError(f"{contestant} has no finite loss")
+    return figures
+
+
+def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Contestants take turns, each in a process of its own."""
+    shape = QUICK if arguments.quick else FULL
+    if arguments.contestant is not None:
+        print(json.dumps(measure(arguments.contestant, shape)))
+        return None
+    repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
+    console = Console(stderr=True)
+    measured: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in CONTESTANTS}
+    rounds = [contestant for _ in range(repeats) for contestant in CONTESTANTS]
+    options, environment = ["--quick"] if arguments.quick else [], {"TRL_EXPERIMENTAL_SILENCE": "1"}
+    for contestant in track(rounds, "train_step", console=console, disable=not console.is_terminal):
+        measured[contestant].append(in_child(contestant, options, environment))
+    results: dict[str, Any] = {
+        contestant: {name: statistics.median(run[name] for run in runs) for name in runs[0]} | {"repeats": runs}
+        for contestant, runs in measured.items()
+    }
+    return {
+        "benchmark": "train_step",
+        "machine": {**machine("torch", "transformers", "trl"), "threads": torch.get_num_threads()},
+        "shape": {**asdict(shape), **_lengths(shape), "gradient_checkpointing": True},
+        "results": results,
+        "columns": COLUMNS,
+        "ratios": _ratios(results),
+        "targets": _targets(results),
+    }
+
+
+def _lengths(shape: Shape) -> dict[str, str]:
+    """How long things came out, in tokens."""
+    tokenizer = make_tokenizer()
+    script = Script(tokenizer, shape)
+    from composer_replication.trainer.preference_rows import preference_rows
+
+    rows = preference_rows(tokenizer, script.pairs, max_length=4096)
+    spans = {
+        "rollout_prompts": [len(rollout.prompt_ids) for rollout in script.rollouts],
+        "rollout_completions": [len(rollout.completion_ids) for rollout in script.rollouts],
+        "pair_prompts": [len(row.prompt_ids) for row in rows],
+        "pair_responses": [len(ids) for row in rows for ids in (row.chosen_ids, row.rejected_ids)],
+    }
+    return {name: f"{min(lengths)}-{max(lengths)}" for name, lengths in spans.items()}
+
+
+def _ratios(results: Mapping[str, Any]) -> dict[str, float]:
+    """Time against plain GRPO's, of everyone."""
+    plain = results["plain_grpo"]
+    return {
+        f"{contestant}_{figure}_vs_plain_grpo": figures[figure] / plain[figure]
+        for contestant, figures in results.items()
+        for figure in ("seconds", "seconds_completions_only")
+        if contestant != "plain_grpo" and figure in figures
+    }
+
+
+def _targets(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    plain, ours, hints, trl = (results[name] for name in ("plain_grpo", "all_channels", "channel_2", "trl_sdpo"))
+    only = "completions_only"
+    memory = (hints["peak_bytes"] - plain["peak_bytes"]) / (trl["peak_bytes"] - plain["peak_bytes"])
+    harder = (hints[f"peak_bytes_{only}"] - plain[f"peak_bytes_{only}"]) / (
+        trl["peak_bytes"] - plain[f"peak_bytes_{only}"]
+    )
+    return [
+        judged("step_vs_plain_grpo", ours["seconds"] / plain["seconds"], "<=1.6"),
+        judged("sdpo_memory_vs_trl", memory, "<=0.15"),
+        judged(f"step_vs_plain_grpo_{only}", ours[f"seconds_{only}"] / plain[f"seconds_{only}"], "<=1.6"),
+        judged(f"sdpo_memory_vs_trl_{only}", harder, "<=0.15"),
+    ]
+
+
+def print_profile(shape: Shape) -> None:
+    """Where the time of a warm step with all channels goes, by function."""
+    with trained("all_channels", shape, 3) as (trainer, _):
+        step, profile = trainer.training_step, cProfile.Profile()
+
+        class Whole(TrainerCallback):  # type: ignore[misc]
+            def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                if state.global_step == 2:
+                    profile.enable()
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                profile.disable()
+
+        trainer.add_callback(Whole())
+        trainer.training_step = step
+        trainer.train()
+    wanted = "composer_replication|run_backward|optimizer|grpo_trainer|clip_grad"
+    pstats.Stats(profile).sort_stats("cumulative").print_stats(wanted, 40)
+
+
+def main() -> int:
+    """Run the benchmark, or profile our step."""
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    parser = argument_parser(__doc__)
+    parser.add_argument("--profile", action="store_true", help="print where the time of our step goes, and stop")
+    arguments = parser.parse_args()
+    if arguments.profile:
+        print_profile(QUICK if arguments.quick else FULL)
+        return 0
+    return report_or_fail(lambda: report(arguments), as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
