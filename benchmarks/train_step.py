@@ -45,11 +45,21 @@ from rich.progress import track
 from train_step_setting import GROUP, TOOLS, Script, Shape, make_tokenizer, save_model
 from transformers import AutoModelForCausalLM, TrainerCallback
 
-FULL = Shape(
-    vocabulary=151_936, hidden=256, intermediate=1408, layers=8, rollouts=8, prompt=256, turn=100, tool_result=48
-)
-QUICK = Shape(vocabulary=151_936, hidden=128, intermediate=512, layers=2, rollouts=4, prompt=128, turn=48, tool_result=24)
-REPEATS, QUICK_REPEATS = 3, 1
+LARGE = "_large_vocabulary"
+LENGTHS = {"rollouts": 8, "prompt": 256, "turn": 100, "tool_result": 48}
+QUICK_LENGTHS = {"rollouts": 4, "prompt": 250, "turn": 48, "tool_result": 24}
+# Time is compared where most of it is the layers', as in models of ordinary size; a large head would flatter us, since
+# TRL's is slow without a GPU. Memory is compared at Qwen's vocabulary: with a small one, tiles of 32,768 columns cost
+# TRL's GRPO as much as all the logits cost its SDPO. It hardly varies, so one process each is enough.
+SHAPES = {
+    "": Shape(vocabulary=32_768, hidden=384, intermediate=2048, layers=6, **LENGTHS),
+    LARGE: Shape(vocabulary=151_936, hidden=256, intermediate=1408, layers=4, **LENGTHS),
+}
+QUICK_SHAPES = {
+    "": Shape(vocabulary=8192, hidden=128, intermediate=512, layers=2, **QUICK_LENGTHS),
+    LARGE: Shape(vocabulary=98_304, hidden=128, intermediate=512, layers=1, **QUICK_LENGTHS),
+}
+REPEATS, QUICK_REPEATS = 2, 1
 STEPS = 2  # measured, behind a first one that warms up
 
 COLUMNS = ("cpu_seconds", "resident_bytes", "hinted_tokens", "pairs")
@@ -175,13 +185,14 @@ def _ours(*, sdpo: bool, replay: bool) -> Callable[..., Any]:
     return make
 
 
-CONTESTANTS: dict[str, Callable[..., Any]] = {
+TRAINERS: dict[str, Callable[..., Any]] = {
     "plain_grpo": grpo_trainer,
     "all_channels": _ours(sdpo=True, replay=True),
     "channel_2": _ours(sdpo=True, replay=False),
     "channel_3": _ours(sdpo=False, replay=True),
     "trl_sdpo": sdpo_trainer,
 }
+FOR_MEMORY = [f"{trainer}{LARGE}" for trainer in ("plain_grpo", "channel_2", "trl_sdpo")]
 
 
 def measure(contestant: str, shape: Shape, *, prompts_too: bool) -> dict[str, float]:
@@ -201,7 +212,7 @@ def trained(contestant: str, shape: Shape, steps: int) -> Iterator[tuple[Any, St
         folder, meter = Path(name), StepMeter()
         save_model(shape, folder / "model")
         script = Script(make_tokenizer(), shape)
-        trainer = CONTESTANTS[contestant](script, folder, shape, steps, meter)
+        trainer = TRAINERS[contestant](script, folder, shape, steps, meter)
         trainer.add_callback(meter)  # last, so that it also sees what other callbacks cost
         yield trainer, meter
 
@@ -237,14 +248,15 @@ def _activity(trainer: Any, contestant: str, shape: Shape) -> dict[str, float]:
 
 def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
     """Contestants take turns, each in a process of its own."""
-    shape = QUICK if arguments.quick else FULL
+    shapes = QUICK_SHAPES if arguments.quick else SHAPES
     if arguments.contestant is not None:
-        print(json.dumps(measure(arguments.contestant, shape, prompts_too=arguments.prompts_too)))
+        trainer, large, _ = arguments.contestant.partition(LARGE)
+        print(json.dumps(measure(trainer, shapes[large], prompts_too=arguments.prompts_too)))
         return None
     repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
     console = Console(stderr=True)
-    measured: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in CONTESTANTS}
-    rounds = [contestant for _ in range(repeats) for contestant in CONTESTANTS]
+    measured: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in [*TRAINERS, *FOR_MEMORY]}
+    rounds = [*(contestant for _ in range(repeats) for contestant in TRAINERS), *FOR_MEMORY]
     options = ["--quick"] * arguments.quick + ["--prompts-too"] * arguments.prompts_too
     for contestant in track(rounds, "train_step", console=console, disable=not console.is_terminal):
         measured[contestant].append(in_child(contestant, options))
@@ -255,7 +267,13 @@ def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
     return {
         "benchmark": "train_step",
         "machine": {**machine("torch", "transformers", "trl"), "threads": torch.get_num_threads()},
-        "shape": {**asdict(shape), **_lengths(shape), "gradient_checkpointing": True},
+        "shape": {
+            **asdict(shapes[""]),
+            **{f"{name}{LARGE}": size for name, size in asdict(shapes[LARGE]).items() if name not in LENGTHS},
+            **_lengths(shapes[""]),
+            "gradient_checkpointing": True,
+            "prompts_scored": arguments.prompts_too,
+        },
         "results": results,
         "columns": COLUMNS,
         "ratios": _ratios(results),
@@ -282,11 +300,11 @@ def _lengths(shape: Shape) -> dict[str, str]:
 def _ratios(results: Mapping[str, Any]) -> dict[str, float]:
     """Times against plain GRPO's, of everyone."""
     plain = results["plain_grpo"]["seconds"]
-    return {f"{name}_vs_plain_grpo": figures["seconds"] / plain for name, figures in results.items()}
+    return {f"{name}_vs_plain_grpo": results[name]["seconds"] / plain for name in TRAINERS}
 
 
 def _targets(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    plain, hints, trl = (results[name]["peak_bytes"] for name in ("plain_grpo", "channel_2", "trl_sdpo"))
+    plain, hints, trl = (results[f"{name}{LARGE}"]["peak_bytes"] for name in ("plain_grpo", "channel_2", "trl_sdpo"))
     step = results["all_channels"]["seconds"] / results["plain_grpo"]["seconds"]
     return [
         judged("step_vs_plain_grpo", step, "<=1.6"),
@@ -323,7 +341,7 @@ def main() -> int:
     if arguments.profile:
         if not arguments.prompts_too:
             _score_completions_only()
-        print_profile(QUICK if arguments.quick else FULL)
+        print_profile((QUICK_SHAPES if arguments.quick else SHAPES)[""])
         return 0
     return report_or_fail(lambda: report(arguments), as_json=arguments.json)
 

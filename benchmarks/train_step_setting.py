@@ -23,11 +23,11 @@ GROUP = 4  # rollouts of one prompt, of which the first fails
 _TOKENIZER_VOCABULARY = 2048
 _SYSTEM = "You are a coding agent."
 _UNKNOWN_TOOL = "execute_code"
-_WORDS = (
+_TALK = (
     "the parser reads every line of the file and keeps a table of names so that later passes can look them up when a "
     "test fails it prints what was expected beside what came out then the report goes to the reviewer who asks for a "
     "smaller change and one more check on empty input before anything is merged into the branch"
-).split()
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def tool_schemas() -> list[dict[str, Any]]:
 def make_tokenizer() -> Any:
     """A tokenizer with Qwen2.5's chat template, trained on such talk: as in real ones, a word is about a token."""
     untrained = tiny_tokenizer("qwen2_5")
-    asked: list[Message] = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": " ".join(_WORDS)}]
+    asked: list[Message] = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": _TALK}]
     rendered = untrained.apply_chat_template(asked, tools=tool_schemas(), tokenize=False, add_generation_prompt=True)
     return tiny_tokenizer("qwen2_5", vocab_size=_TOKENIZER_VOCABULARY, more_text=[rendered])
 
@@ -122,9 +122,7 @@ class Script:
         self._random = random.Random(0)
         self._tools = tool_schemas()
         self.prompts = [self._prompt() for _ in range(shape.rollouts // GROUP)]
-        self.rollouts = [
-            self._rollout(prompt, erring=place == 0) for prompt in self.prompts for place in range(GROUP)
-        ]
+        self.rollouts = [self._rollout(prompt, erring=place == 0) for prompt in self.prompts for place in range(GROUP)]
         self.pairs: list[dict[str, Any]] = [
             {
                 "prompt": self._prompt(),
@@ -169,7 +167,7 @@ class Script:
     def _text(self, tokens: int) -> str:
         words: list[str] = []
         while len(self._tokenizer(" ".join(words))["input_ids"]) < tokens:
-            words += self._random.choices(_WORDS, k=4)
+            words += self._random.choices(_TALK.split(), k=4)
         return " ".join(words)
 
     def _ids(self, messages: Sequence[Message], *, generation: bool = False) -> list[int]:
