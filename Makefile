@@ -37,6 +37,7 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/divergence.py
 	$(BIN)/python benchmarks/compose_step.py
+	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/agreement.py

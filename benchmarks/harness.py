@@ -96,8 +96,6 @@ def run(benchmark: Benchmark[Any], arguments: argparse.Namespace) -> int:
     """Measure, report, and give the exit code: 0 whether or not targets hold, 1 if there is nothing to report."""
 
     def report() -> dict[str, Any] | None:
-        if not _PEAK_RESET.exists():
-            raise BenchmarkError(f"{_PEAK_RESET} is missing: peak memory is measured through it, which takes Linux")
         if arguments.contestant is not None:
             print(json.dumps(_measure(benchmark, arguments.contestant, benchmark.shape(arguments.quick))))
             return None
@@ -130,6 +128,15 @@ def _measure(benchmark: Benchmark[Any], contestant: str, shape: Any) -> dict[str
 
 def _with_peak(function: Callable[[], dict[str, float]]) -> tuple[dict[str, float], int]:
     """Its result, and how far the resident memory rose above what it was before."""
+    before = reset_peak()
+    result = function()
+    return result, resident_bytes("VmHWM") - before
+
+
+def reset_peak() -> int:
+    """Have the kernel measure the process's peak memory from here on, and give what is resident now."""
+    if not _PEAK_RESET.exists():
+        raise BenchmarkError(f"{_PEAK_RESET} is missing: peak memory is measured through it, which takes Linux")
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     _PEAK_RESET.write_text("5")
@@ -138,8 +145,7 @@ def _with_peak(function: Callable[[], dict[str, float]]) -> tuple[dict[str, floa
         raise BenchmarkError(
             f"writing to {_PEAK_RESET} did not reset the peak: is this a sandbox without a real /proc?"
         )
-    result = function()
-    return result, resident_bytes("VmHWM") - before
+    return before
 
 
 def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict[str, Any]:
