@@ -300,3 +300,13 @@ def test_key_paths_are_those_that_users_write() -> None:
 def test_importing_it_does_not_import_torch() -> None:
     code = "import sys, composer_replication.config; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_aliases_share_nothing_and_may_not_hold_themselves(tmp_path: Path) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text("model: &a {name: a/b}\ndata: {traces: t}\nenvironment: *a\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"environment\.name"):
+        load_config(file, ["model.dtype=float32"])
+    file.write_text("model: &a {name: a/b, inner: *a}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="an alias stands within what it stands for"):
+        load_config(file)

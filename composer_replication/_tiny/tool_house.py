@@ -30,7 +30,8 @@ _REQUESTS = {"count_lines": "Count the lines of {file}.", "read_file": "Read {fi
 class ToolHouse:
     """An environment in the form that `trl.GRPOTrainer(environment_factory=ToolHouse)` takes.
 
-    The reward is 1 if every call of the task was made and no call failed, else 0.
+    The reward is 1 if the calls that reached the house are those of the task, in order, and all of them worked; else 0.
+    A call to a tool that does not exist never reaches it.
 
     Args:
         customs: the argument name that each tool takes; for other houses, `partial(ToolHouse, customs)` is a factory.

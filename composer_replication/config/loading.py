@@ -95,9 +95,18 @@ def _override(given: dict[str, Any], override: str) -> None:
 
 def _parsed(text: str, source: str, complaint: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)
+        return _without_aliases(yaml.load(text, Loader=_Loader))
+    except RecursionError:
+        raise ConfigError(source, [f"{complaint}: an alias stands within what it stands for"]) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark is not None else ""
         reason = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ConfigError(source, [f"{complaint}{place}: {reason}"]) from None
+
+
+def _without_aliases(value: Any) -> Any:
+    """A copy in which nothing is shared: setting one key must not set another."""
+    if isinstance(value, dict):
+        return {key: _without_aliases(inner) for key, inner in value.items()}
+    return [_without_aliases(inner) for inner in value] if isinstance(value, list) else value

@@ -8,7 +8,8 @@ Shapes: P paired positions, S sites.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,8 @@ from composer_replication.trainer.hint_gate import judge_sites
 from composer_replication.trainer.replay.pairs import ReplayPairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.teachers import make_teacher
+
+logger = logging.getLogger(__name__)
 
 
 class JudgedHints(NamedTuple):
@@ -89,6 +92,11 @@ class ChannelEngine:
         """Whether neither channel has a weight."""
         return self.settings.alpha_sdpo == 0 and self.settings.beta_replay == 0
 
+    def is_share_step(self, step: int, is_last_micro_batch: bool) -> bool:
+        """Whether the channels' gradients are to be compared here."""
+        every = self.settings.gradient_share_steps
+        return bool(every) and is_last_micro_batch and step % every == 0
+
     @torch.no_grad()
     def judge(
         self, batch: Batch, site_of_pair_P: torch.Tensor, *, channel: str, rewarded_S: torch.Tensor | None = None
@@ -116,6 +124,7 @@ class ChannelEngine:
         tokens_P = at(batch["input_ids"], student_P2)
         bare_P, hinted_P = (fused_token_logprobs(one.hidden, tokens_P, one.head) for one in (bare, hinted))
         result = judge_sites(self.settings.hint_gate, bare_P, hinted_P, site_of_pair_P, rewarded_S)
+        self.log.add(channel, "measured", sites)
         self.log.add(channel, "gap", result.gap_S.sum())
         self.log.add(channel, "signed_gap", result.signed_gap_S.sum())
         self.log.add(channel, "too_small", result.too_small)
@@ -249,16 +258,24 @@ def site_numbers(batch: Batch) -> torch.Tensor:
     return numbers_P
 
 
-def gradient_shares(losses: Mapping[str, torch.Tensor | None], parameters: Sequence[nn.Parameter]) -> dict[str, float]:
+def gradient_shares(losses: Mapping[str, torch.Tensor | None], parameters: Iterable[nn.Parameter]) -> dict[str, float]:
     """Each loss's part in the sum of the gradients' norms, over the parameters that train.
 
-    Costs a backward pass per loss and a second set of gradients while it lasts.
+    Costs a backward pass per loss and a second set of gradients while it lasts. Where gradients are checkpointed in a
+    way that cannot be asked for a part of them, there is nothing, and the log says so.
     """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
     norms = {}
     for channel, loss in losses.items():
         if loss is None or not loss.requires_grad:
             continue
-        gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        try:
+            gradients = torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            if "checkpoint" not in str(error).lower():
+                raise
+            logger.warning("gradient shares are not available with reentrant gradient checkpointing")
+            return {}
         squares = [gradient.float().pow(2).sum() for gradient in gradients if gradient is not None]
         norms[channel] = float(torch.stack(squares).sum().sqrt()) if squares else 0.0
     total = sum(norms.values())

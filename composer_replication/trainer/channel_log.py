@@ -12,7 +12,7 @@ import torch
 
 # What is added up per channel. The list is fixed, because every process must send the same sums.
 _ALWAYS = ("loss", "active_tokens", "active_rows")
-_OF_HINTS = ("sites", "gap", "signed_gap", "too_small", "conflicting")
+_OF_HINTS = ("sites", "measured", "gap", "signed_gap", "too_small", "conflicting")
 SUMS = {"grpo": _ALWAYS, "lm": _ALWAYS, "sdpo": _ALWAYS + _OF_HINTS, "traces": _ALWAYS + _OF_HINTS, "replay": _ALWAYS}
 # Reductions over all processes: a vector of sums, in and out.
 Reduce = Callable[[torch.Tensor], torch.Tensor]
@@ -80,7 +80,7 @@ class ChannelLog:
     def close(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
         """End an optimiser step: its sums over all processes, and a warning for a channel that has been silent.
 
-        `gap` and `signed_gap` come back as means over the sites. A loss or gap of nothing is NaN.
+        `gap` and `signed_gap` come back as means over the sites that were measured. A loss or gap of nothing is NaN.
         """
         keys = [(channel, name) for channel in self._weights for name in SUMS[channel]]
         values = torch.tensor([float(self._sums.get(key, 0.0)) for key in keys], dtype=torch.float32)
@@ -94,9 +94,10 @@ class ChannelLog:
             # What was not measured is no 0: a mean over several steps must leave it out.
             if not of_channel["active_tokens"]:
                 of_channel["loss"] = math.nan
-            if "sites" in of_channel:
+            if "measured" in of_channel:
+                measured = of_channel.pop("measured")
                 for name in ("gap", "signed_gap"):
-                    of_channel[name] = of_channel[name] / of_channel["sites"] if of_channel["sites"] else math.nan
+                    of_channel[name] = of_channel[name] / measured if measured else math.nan
             metrics.update({f"channels/{channel}/{name}": value for name, value in of_channel.items()})
             self._watch(channel, int(of_channel["active_tokens"]), step)
         return metrics

@@ -339,8 +339,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         if self.channels.pairs is not None:
             batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
             parts["replay"] = settings.beta_replay * self._compute_trace_replay_loss(model, batch, share=share)
-        if self._is_share_step():
-            self._log_gradient_shares(parts)
+        if self.channels.is_share_step(self.state.global_step, self.accelerator.sync_gradients):
+            for channel, part in gradient_shares(parts, self.model.parameters()).items():
+                self._metrics["train"][f"channels/{channel}/gradient_share"].append(part)
         return torch.stack([part for part in parts.values() if part is not None]).sum()
 
     def _compute_sdpo_loss(
@@ -386,23 +387,6 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         log.add("grpo", "active_rows", moving_B1.sum())
         if not bool(moving.any()):
             log.explain("grpo", {"same_reward": 1})
-
-    def _is_share_step(self) -> bool:
-        every = self.channels.settings.gradient_share_steps
-        return bool(every) and self.accelerator.sync_gradients and self.state.global_step % every == 0
-
-    def _log_gradient_shares(self, parts: Mapping[str, torch.Tensor | None]) -> None:
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        try:
-            shares = gradient_shares(parts, trained)
-        except RuntimeError as error:
-            if "checkpoint" not in str(error).lower():
-                raise
-            # Reentrant gradient checkpointing cannot be asked for gradients of a part.
-            logger.warning("gradient shares are not available here: %s", str(error).splitlines()[0])
-            return
-        for channel, share in shares.items():
-            self._metrics["train"][f"channels/{channel}/gradient_share"].append(share)
 
     def end_step(self) -> None:
         """After an optimiser step: teacher, TAID, metrics and the watch over silent channels."""

@@ -22,14 +22,14 @@ from composer_replication.distillation.fused.head import LogitHead
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.traces import TraceExample
 from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
-from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints, site_numbers
+from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints, gradient_shares, site_numbers
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
 from composer_replication.trainer.replay.source import replay_pairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
-from composer_replication.trainer.traces.rendered import rendered_traces
+from composer_replication.trainer.traces.rendered import check_same_rows, rendered_traces, rows_digest
 
 # What the teacher said of a batch rides along in it, from where the step's tokens are counted to where the loss is.
 _KEPT = "sdpo_kept"
@@ -84,13 +84,21 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         hints = as_collator_hint(LayeredHints())
         config = collator or CollatorConfig(hint_generator=hints, train_on_errors=False, max_windows=8)
         self.collator = ComposerDataCollator(tokenizer=processing_class, config=config)
+        rows = rendered_traces(train_dataset, self.collator)
+        if lm_weight == 0:
+            rows = [row for row in rows if row.sites]
+            if not rows:
+                raise ValueError(
+                    "no trace has a failing turn with a hint, and lm_weight is 0: there is nothing to learn"
+                )
+        self._rows_digest = rows_digest(rows)
         # A row is no set of arguments of the model, and must reach the collator all the same.
         args = copy.copy(args)
         args.remove_unused_columns = False
         super().__init__(
             model=model,
             args=args,
-            train_dataset=rendered_traces(train_dataset, self.collator),
+            train_dataset=rows,
             eval_dataset=None if eval_dataset is None else rendered_traces(eval_dataset, self.collator),
             processing_class=processing_class,
             data_collator=self.collator.collate,
@@ -154,17 +162,18 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         if return_outputs:
             raise ValueError("TraceTrainer gives losses, no outputs")
         student = run_causal_lm(model, inputs["input_ids"], inputs.get("attention_mask"))
-        total = student.hidden.sum() * 0.0
+        nothing = student.hidden.sum() * 0.0
         lm = lm_channel(student, inputs) if _lm_tokens(inputs) else None
         if not model.training:
-            return total if lm is None else total + lm.loss
+            return nothing if lm is None else lm.loss
         settings, log = self.channels.settings, self.channels.log
         # Gradients are averaged over the processes, and the loss is divided by the number of micro-batches after this.
         accumulation: int = self.current_gradient_accumulation_steps
         processes: int = self.accelerator.num_processes
+        parts: dict[str, torch.Tensor | None] = {}
         if lm is not None and self.lm_weight > 0:
             loss = lm.loss * (lm.active_tokens * processes / self._tokens["lm"])
-            total = total + self.lm_weight * loss
+            parts["lm"] = self.lm_weight * loss
             log.add("lm", "loss", loss / processes)
             log.add("lm", "active_tokens", lm.active_tokens)
             log.add("lm", "active_rows", inputs["input_ids"].shape[0])
@@ -173,13 +182,16 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
             judged = JudgedHints(inputs[_KEPT], HiddenStates(inputs[_TEACHER_STATES], self._teacher_head))
             weight = processes / max(self._tokens["sdpo"], 1.0)
             hint = self.channels.hint_loss(student, inputs, judged, token_weight=weight, channel="sdpo")
-            total = total if hint is None else total + settings.alpha_sdpo * hint
+            parts["sdpo"] = None if hint is None else settings.alpha_sdpo * hint
         elif settings.alpha_sdpo > 0:
             log.explain("sdpo", {"no_error_site": 1})
         if self.channels.pairs is not None:
             batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
-            total = total + settings.beta_replay * self.channels.replay_loss(model, batch, share=1.0 / accumulation)
-        return total * accumulation
+            parts["replay"] = settings.beta_replay * self.channels.replay_loss(model, batch, share=1.0 / accumulation)
+        if self.channels.is_share_step(self.state.global_step, self.accelerator.sync_gradients):
+            for channel, part in gradient_shares(parts, self.model.parameters()).items():
+                self._step_metrics.setdefault(f"channels/{channel}/gradient_share", []).append(part)
+        return torch.stack([nothing, *(part for part in parts.values() if part is not None)]).sum() * accumulation
 
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
@@ -218,11 +230,12 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         super().log(logs, start_time)
 
     def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Means that are not logged yet."""
-        return {}, {"metrics": self._step_metrics}
+        """Means that are not logged yet, and which rows are learnt from."""
+        return {}, {"metrics": self._step_metrics, "rows": self._rows_digest}
 
     def load_own_state(self, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> None:
         """Restore what `own_state` gave."""
+        check_same_rows(numbers["rows"], self.train_dataset)
         self._step_metrics = {name: list(values) for name, values in numbers["metrics"].items()}
 
 

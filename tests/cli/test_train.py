@@ -48,7 +48,7 @@ def test_a_dry_run_shows_config_data_memory_and_channels(tmp_path: Path, capsys:
         ["error turns with hint", "2"],
         ["usable", "2"],
         ["empty side", "1"],
-        ["lm", "1", "yes", "no environment: imitates 6 assistant turns"],
+        ["lm", "1", "yes", "no environment: imitates 84 tokens of the assistant"],
         ["sdpo", "0.3", "yes", "2 of 2 error turns in the traces get a hint"],
         ["replay", "0.05", "yes", "2 of 3 pairs can be used"],
     ):
@@ -73,7 +73,7 @@ def test_a_dry_run_says_why_a_channel_is_off(tmp_path: Path, capsys: pytest.Capt
     plan = json.loads(out)
     assert code == 0
     assert [(one["channel"], one["live"], one["why"]) for one in plan["channels"]] == [
-        ("lm", True, "no environment: imitates 6 assistant turns"),
+        ("lm", True, "no environment: imitates 132 tokens of the assistant"),
         ("sdpo", False, "no error in the traces"),
         ("replay", False, "there are no pairs (data.pairs)"),
     ]

@@ -16,6 +16,7 @@ def test_sums_run_over_micro_batches_and_start_anew() -> None:
         log.add("sdpo", "active_tokens", tokens)
         log.add("sdpo", "loss", torch.tensor(0.25, requires_grad=True))
         log.add("sdpo", "sites", 1)
+        log.add("sdpo", "measured", 1)
         log.add("sdpo", "gap", gap)
     metrics = log.close(1)
     assert metrics["channels/sdpo/active_tokens"] == 7

@@ -88,12 +88,14 @@ def _trainer(folder: Path, *, args: dict[str, Any] | None = None, **options: Any
 
 
 def test_three_channels_learn_from_logs(tmp_path: Path) -> None:
-    run = _trainer(tmp_path, settings=ChannelSettings(alpha_sdpo=1.0, beta_replay=0.5), args={"max_steps": 6})
+    settings = ChannelSettings(alpha_sdpo=1.0, beta_replay=0.5, gradient_share_steps=1)
+    run = _trainer(tmp_path, settings=settings, args={"max_steps": 6})
     run.train()
     logged = metrics(tmp_path)
     for line in logged:
         for channel in ("lm", "sdpo", "replay"):
             assert line[f"channels/{channel}/active_tokens"] > 0
+            assert 0 < line[f"channels/{channel}/gradient_share"] < 1
         total = line["channels/lm/loss"] + line["channels/sdpo/loss"] + 0.5 * line["channels/replay/loss"]
         assert line["loss"] == pytest.approx(total, rel=1e-4)
     assert logged[0]["channels/replay/loss"] == pytest.approx(math.log(2), abs=1e-5)
@@ -167,4 +169,6 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     messages = " ".join(str(one.message) for one in caught)
     assert "traces without a failing turn" in messages
     assert "replay_dataset" in messages
+    with pytest.raises(ValueError, match="lm_weight is 0: there is nothing to learn"):
+        _trainer(tmp_path, train_dataset=clean, lm_weight=0.0)
     assert torch.isfinite(torch.tensor(metrics(tmp_path)[0]["loss"]))

@@ -29,8 +29,8 @@ class PreferenceStats:
     """What became of the pairs.
 
     `pairs` were made into rows. `pairs_dropped` counts the others by reason: "empty side", "equal sides", "response
-    too long", "not one assistant message", "refused by the chat template", "not behind its prompt". `prompts_truncated`
-    lost their beginning, `prompt_tokens_truncated` tokens in all.
+    too long", "not one assistant message", "a message without a role or a text", "refused by the chat template", "not
+    behind its prompt". `prompts_truncated` lost their beginning, `prompt_tokens_truncated` tokens in all.
     """
 
     pairs: int = 0
@@ -68,7 +68,7 @@ def preference_rows(
     tools_checked = False
     for number, pair in enumerate(pairs):
         conversation = _conversational(pair, number)
-        if not tools_checked and _has_calls(conversation):
+        if not tools_checked and has_calls(conversation):
             # A template without tools would render both sides as nothing, or as the same.
             check_chat_template(tokenizer, tools=True)
             tools_checked = True
@@ -85,6 +85,8 @@ def _row(
     tokenizer: Any, conversation: Mapping[str, Any], max_length: int, stats: PreferenceStats
 ) -> PreferenceRow | str:
     """The row, or the reason why there is none."""
+    if not all(_is_readable(message) for part in ("prompt", "chosen", "rejected") for message in conversation[part]):
+        return "a message without a role or a text"
     prompt = [_shown(message) for message in conversation["prompt"]]
     sides = [[_shown(message) for message in conversation[side]] for side in ("chosen", "rejected")]
     if any(len(side) > 1 or (side and side[0]["role"] != "assistant") for side in sides):
@@ -136,12 +138,30 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def _has_calls(conversation: Mapping[str, Any]) -> bool:
+def has_calls(pair: Mapping[str, Any] | NormalizedDPOPair) -> bool:
+    """Whether a pair holds a tool call or a result, which the chat template then has to render."""
+    conversation = _conversational(pair, 0)
     return any(
-        message.get("tool_calls") or message["role"] == "tool"
+        isinstance(message, Mapping) and (message.get("tool_calls") or message.get("role") == "tool")
         for part in ("prompt", "chosen", "rejected")
         for message in conversation[part]
     )
+
+
+def _is_readable(message: Any) -> bool:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        return False
+    content = message.get("content")
+    return content is None or isinstance(content, str) or _text_of_blocks(content) is not None
+
+
+def _text_of_blocks(content: Any) -> str | None:
+    """Content in blocks as one text; None if it is more than text."""
+    if not _is_list(content) or not all(
+        isinstance(one, Mapping) and isinstance(one.get("text"), str) for one in content
+    ):
+        return None
+    return "".join(one["text"] for one in content)
 
 
 def _shown(message: Message) -> Message:
@@ -151,7 +171,8 @@ def _shown(message: Message) -> Message:
         for key, value in message_for_templates(message).items()
         if value is not None and key not in ("thinking", "reasoning", "reasoning_content")
     }
-    shown["content"] = shown.get("content") or ""
-    if shown["role"] == "assistant" and isinstance(shown["content"], str):
+    content = shown.get("content") or ""
+    shown["content"] = content if isinstance(content, str) else _text_of_blocks(content)
+    if shown["role"] == "assistant":
         shown["content"] = without_thinking(shown["content"])
     return shown

@@ -62,6 +62,13 @@ class RunDirectory:
             given = Path(resume).expanduser()
             if not (given / "trainer_state.json").is_file():
                 raise ValueError(f"training.resume: {resume} is no checkpoint: there is no trainer_state.json in it")
+            later = last_complete_checkpoint(self.folder, processes=launched_processes())
+            if later is not None and step_of(later) > step_of(given):
+                raise ValueError(
+                    f"training.output_dir: {self.folder} has gone on to {later.name}; to branch off at {resume}, give "
+                    "another directory"
+                )
+            self._compare(given.parent / "config.yaml", config, "training.resume")
             return given
         checkpoint = last_complete_checkpoint(self.folder, processes=launched_processes())
         if resume == "never":
@@ -77,20 +84,25 @@ class RunDirectory:
                     "give another directory, or name the checkpoint in training.resume"
                 )
             return None
+        self._compare(self.config_file, config, "training.output_dir" if checkpoint is not None else None)
+        return checkpoint
+
+    def _compare(self, file: Path, config: Config, key: str | None) -> None:
+        """Require that the run which left a configuration can be told, and, for a key that names it, was like this."""
+        if not file.exists():
+            return
         try:
-            earlier = load_config(self.config_file)
+            earlier = load_config(file)
         except ConfigError as error:
             raise ValueError(
-                f"{error}; the run in {self.folder} was of another version: give another directory"
+                f"{error}; the run in {file.parent} was of another version: give another directory"
             ) from None
-        if checkpoint is not None:
-            difference = first_difference(earlier, config)
-            if difference is not None:
-                raise ValueError(
-                    f"training.output_dir: {self.folder} holds a run with another configuration: {difference}; "
-                    "give another directory, or the same configuration"
-                )
-        return checkpoint
+        difference = first_difference(earlier, config) if key is not None else None
+        if difference is not None:
+            raise ValueError(
+                f"{key}: {file.parent} holds a run with another configuration: {difference}; give another directory, "
+                "or the same configuration"
+            )
 
     def make(self) -> None:
         """Make the directory, with its parents.
@@ -165,7 +177,7 @@ def environment(config: Config) -> dict[str, Any]:
         if cuda
         else [],
         "cuda": torch.version.cuda if cuda else None,
-        "git_commit": _git_commit(),
+        "git_commit_here": _git_commit(),  # of the folder that the run was started in
         "seed": config.training.seed,
     }
 

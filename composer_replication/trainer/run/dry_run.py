@@ -13,7 +13,7 @@ from composer_replication.trainer.run.memory_estimate import MemoryEstimate, est
 from composer_replication.trainer.run.model_loading import check_lengths, check_model, empty_model
 from composer_replication.trainer.run.trainer_arguments import collator_config
 from composer_replication.trainer.run.training_data import TrainingData
-from composer_replication.trainer.run.training_run import check_environment, checked_inputs
+from composer_replication.trainer.run.training_run import check_environment, checked_inputs, rollout_tokenizer
 from composer_replication.trainer.traces.rendered import rendered_traces
 
 
@@ -62,10 +62,13 @@ def dry_run(config: Config) -> DryRun:
     model = empty_model(config.model)
     check_model(model, tokenizer, config.model)
     check_lengths(model, config)
+    plans = channel_plans(config, data)
+    if not any(plan.live for plan in plans):
+        raise ValueError(f"channels: none has anything to learn from ({'; '.join(plan.why for plan in plans)})")
     return DryRun(
         config=config,
         counts=data.counts,
-        channels=channel_plans(config, data),
+        channels=plans,
         memory=estimate_memory(config, model),
         resumes_from=0 if checkpoint is None else step_of(checkpoint),
     )
@@ -75,11 +78,19 @@ def _count_traces(config: Config, data: TrainingData, tokenizer: Any) -> None:
     """Render the traces as a run would, to say what length limits and chat template leave of them."""
     if not data.traces:
         return
-    collator = ComposerDataCollator(tokenizer, collator_config(config))
+    collator = ComposerDataCollator(rollout_tokenizer(tokenizer, config), collator_config(config))
     rows = rendered_traces(data.traces, collator)
-    data.counts["traces"] |= {"rows": len(rows), "hinted_turns": collator.stats.sites}
-    if lost := sum(collator.stats.sites_dropped[reason] for reason in ("truncated", "too long")):
-        data.counts["traces"]["hints_lost_to_length"] = lost
+    stats = collator.stats
+    data.counts["traces"] |= {
+        "rows": len(rows),
+        "tokens_to_imitate": sum(sum(row.response_mask) for row in rows),
+        "hinted_turns": stats.sites,
+    }
+    lost = sum(stats.sites_dropped[reason] for reason in ("truncated", "too long"))
+    cut = {"hints_lost_to_length": lost, "traces_cut": stats.truncated_rows, "tokens_cut": stats.truncated_tokens}
+    data.counts["traces"] |= {name: count for name, count in cut.items() if count}
+    if config.environment is not None and not stats.sites:
+        raise ValueError(f"data.traces: none of the {len(data.traces)} traces has a failing turn with a hint")
 
 
 def _count_pairs(config: Config, data: TrainingData, tokenizer: Any) -> None:
@@ -89,6 +100,9 @@ def _count_pairs(config: Config, data: TrainingData, tokenizer: Any) -> None:
     stats = PreferenceStats()
     preference_rows(tokenizer, data.pairs, max_length=config.channels.replay.max_length, stats=stats)
     data.counts["pairs"] |= {"usable": stats.pairs, **stats.pairs_dropped}
+    if not stats.pairs and config.channels.replay.beta:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in stats.pairs_dropped.items())
+        raise ValueError(f"data.pairs: no pair can be used: {dropped}")
     if stats.prompts_truncated:
         data.counts["pairs"]["prompts_truncated"] = stats.prompts_truncated
 
@@ -100,9 +114,9 @@ def channel_plans(config: Config, data: TrainingData) -> tuple[ChannelPlan, ...]
         prompts = data.counts["prompts"]["prompts"]
         first = ChannelPlan("grpo", None, True, f"{prompts:,} prompts, {grpo.num_generations} rollouts of each")
     else:
-        turns, lm = data.counts["traces"]["assistant_turns"], config.channels.lm
+        tokens, lm = data.counts["traces"]["tokens_to_imitate"], config.channels.lm
         weight = 1.0 if lm is None else lm.weight
-        why = f"no environment: imitates {turns:,} assistant turns" if weight else "its weight is 0"
+        why = f"no environment: imitates {tokens:,} tokens of the assistant" if weight else "its weight is 0"
         first = ChannelPlan("lm", weight, bool(weight), why)
     return (
         first,

@@ -16,6 +16,8 @@ import torch
 from composer_replication._optional import require
 from composer_replication.trainer.run.model_loading import lora_config
 from composer_replication.trainer.run.optimizers import _kinds_of_parameters
+from composer_replication.trainer.run.trainer_arguments import uses_bf16
+from composer_replication.trainer.teachers.ema import KEPT_RANK
 
 if TYPE_CHECKING:
     from composer_replication.config import Config
@@ -76,10 +78,10 @@ def _teacher(config: Config, trainable: Sequence[torch.Tensor]) -> int:
     if not sdpo.alpha or sdpo.teacher == "live":
         return 0
     if sdpo.teacher == "ema":
-        # Averages are kept in float32: in bfloat16, small steps would be lost.
-        return sum(one.numel() * max(4, one.element_size()) for one in trainable)
-    # With the adapter off, a model is its own initial self.
-    return 0 if config.model.lora is not None else _bytes(trainable)
+        # Averages are kept in float32: in bfloat16, small steps would be lost. Those of adapters have a higher rank.
+        ranks = KEPT_RANK if config.model.lora is not None else 1
+        return sum(ranks * one.numel() * max(4, one.element_size()) for one in trainable)
+    return _bytes(trainable)
 
 
 def _reference(config: Config, whole: int) -> int:
@@ -90,11 +92,15 @@ def _reference(config: Config, whole: int) -> int:
 
 def _activations(config: Config, shape: Any) -> int:
     training, grpo = config.training, config.channels.grpo
-    width = 2 if training.bf16 or config.model.dtype != "float32" else 4
+    width = 2 if uses_bf16(config) or config.model.dtype != "float32" else 4
     length = config.data.max_length
     if config.environment is not None:
         length = _PROMPT_TOKENS + grpo.max_completion_length
     tokens = training.batch_size * length
+    if config.channels.replay.beta:
+        # Pairs are in memory together with the rest; their prompts mostly once.
+        pairs = config.channels.replay.batch_size or max(1, training.batch_size // 2)
+        tokens += pairs * config.channels.replay.max_length
     hidden, layers = int(shape.hidden_size), int(shape.num_hidden_layers)
     of_a_layer = tokens * hidden * _ACTIVATION_BYTES * width // 2
     if training.gradient_checkpointing:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from composer_replication.config.sections import LoraSection, ModelSection
 
 # A turn's borders must be tokens of their own: spelt out in pieces, they are text that no model has seen.
+_WITH_A_HEAD = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _CHATML = ("<|im_start|>", "<|im_end|>")
 
 
@@ -78,11 +79,22 @@ def load_model(settings: ModelSection) -> Any:
         return model.to(dtype)
     place = model_place(settings)
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            place, revision=settings.revision, dtype=dtype, attn_implementation=settings.attn_implementation
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            place,
+            revision=settings.revision,
+            dtype=dtype,
+            attn_implementation=settings.attn_implementation,
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ValueError(_not_loaded(settings, "model", error)) from error
+    # What is missing would be made up at random, a head above all.
+    if missing := sorted(loaded["missing_keys"]):
+        raise ValueError(
+            f"model.name: {settings.name} lacks {len(missing)} weights of a causal language model, {missing[0]} among "
+            "them: it was saved without its head, or as another kind of model"
+        )
+    return model
 
 
 def empty_model(settings: ModelSection) -> Any:
@@ -104,10 +116,21 @@ def empty_model(settings: ModelSection) -> Any:
         arguments, place = {"revision": settings.revision}, model_place(settings)
     try:
         config = AutoConfig.from_pretrained(place, **arguments)
+        _check_architecture(settings, config)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, settings.dtype))
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(_not_loaded(settings, "model", error)) from error
+
+
+def _check_architecture(settings: ModelSection, config: Any) -> None:
+    """Require what was saved to have a language model's head, as far as its configuration tells."""
+    saved_as = getattr(config, "architectures", None) or []
+    if saved_as and not any(mark in name for name in saved_as for mark in _WITH_A_HEAD):
+        raise ValueError(
+            f"model.name: {settings.name} was saved as {saved_as[0]}, which has no output embeddings to predict tokens "
+            "with: a causal language model is needed"
+        )
 
 
 def check_model(model: Any, tokenizer: Any, settings: ModelSection) -> None:

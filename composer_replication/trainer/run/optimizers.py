@@ -6,6 +6,7 @@ where they are tied) map tokens, and norms and biases are no matrices: those sta
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from composer_replication._arguments import check_choice
+
+logger = logging.getLogger(__name__)
 
 
 def make_optimizer(
@@ -42,6 +45,13 @@ def make_optimizer(
     matrices, decayed, undecayed = _kinds_of_parameters(model)
     if name == "adamw":
         return AdamW(_groups([*matrices, *decayed], undecayed, weight_decay), lr=lr, betas=betas, eps=eps)
+    stacks = [name for name, one in model.named_parameters() if one.requires_grad and one.dim() > 2]
+    if stacks:
+        logger.warning(
+            "%d parameters are stacks of matrices (%s the first), which Muon does not take here: AdamW trains them",
+            len(stacks),
+            stacks[0],
+        )
     if not matrices:
         raise ValueError(
             f"{type(model).__name__} has no matrix to train between its embeddings and its head: use adamw"

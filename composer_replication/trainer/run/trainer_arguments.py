@@ -12,6 +12,20 @@ from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.trainer.data_collator import CollatorConfig
 from composer_replication.trainer.hint_gate import HintGate
 
+_OPTIMIZER = "the section optimizer decides this"
+# Settings of TRL's that would have no effect, or a bad one.
+_INSTEAD = {
+    "hub_token": "a configuration is written to disk; put the token into the environment (HF_TOKEN)",
+    "optim": _OPTIMIZER,
+    "optim_args": _OPTIMIZER,
+    "adam_beta1": _OPTIMIZER,
+    "adam_beta2": _OPTIMIZER,
+    "adam_epsilon": _OPTIMIZER,
+    "warmup_ratio": _OPTIMIZER,
+    "resume_from_checkpoint": "set training.resume",
+    "save_only_model": "a run could not be resumed from such checkpoints",
+}
+
 
 def optimizer_settings(config: Config) -> dict[str, Any]:
     """The section `optimizer` as `make_optimizer` takes it."""
@@ -92,6 +106,8 @@ def grpo_arguments(config: Config, reward_weights: list[float]) -> dict[str, Any
     }
     known = {one.name for one in fields(GRPOConfig)}
     for name in grpo.trl:
+        if name in _INSTEAD:
+            raise ValueError(f"channels.grpo.trl.{name}: {_INSTEAD[name]}")
         if name in arguments:
             raise ValueError(f"channels.grpo.trl.{name}: this has a key of its own in the configuration; set that")
         if name not in known:

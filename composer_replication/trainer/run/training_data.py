@@ -126,13 +126,17 @@ def _preference(row: Mapping[str, Any], place: str) -> dict[str, Any]:
             continue
         if not isinstance(messages, list):
             raise ValueError(f"{place}: no pair, {name!r} is missing or no list of messages")
-        made[name] = [json.loads(one) if isinstance(one, str) else one for one in messages]
+        try:
+            made[name] = [json.loads(one) if isinstance(one, str) else one for one in messages]
+        except ValueError:
+            raise ValueError(f"{place}: no pair, {name!r} holds a text that is no message") from None
     return made
 
 
 def _normalized(file: Path) -> Iterator[NormalizedDPOPair]:
     for number, row in _json_lines(file):
         missing = [key for key in _NORMALIZED_KEYS if key not in row]
+        missing += [key for key in _NORMALIZED_KEYS[1:4] if not isinstance(row.get(key), list)]
         if missing:
             raise ValueError(f"{file}, line {number}: no normalised pair, {missing[0]!r} is missing")
         yield NormalizedDPOPair(**{key: row[key] for key in _NORMALIZED_KEYS}, metadata=row.get("metadata") or {})

@@ -9,7 +9,9 @@ from typing import Any
 
 from composer_replication._optional import require
 from composer_replication.config import Config
+from composer_replication.rendering import check_chat_template
 from composer_replication.trainer.data_collator import ComposerDataCollator
+from composer_replication.trainer.replay.preference_rows import has_calls
 from composer_replication.trainer.rollouts.rollout import TemplatedTokenizer
 from composer_replication.trainer.run.directory import RunDirectory, step_of
 from composer_replication.trainer.run.model_loading import (
@@ -72,10 +74,14 @@ class TrainingRun:
         if config.environment is None:
             model = _with_adapters(config, model)
         self.directory.make()
-        if config.environment is None:
-            self.trainer = _trace_trainer(config, model, tokenizer, self.data)
-        else:
-            self.trainer = _rollout_trainer(config, model, tokenizer, self.data, rollouts)
+        try:
+            if config.environment is None:
+                self.trainer = _trace_trainer(config, model, tokenizer, self.data)
+            else:
+                self.trainer = _rollout_trainer(config, model, tokenizer, self.data, rollouts)
+        except ValueError as error:
+            # The trainers name their arguments, a user their settings.
+            raise ValueError(str(error).replace("replay_dataset", "data.pairs")) from error
         self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, optimizer_settings(config))
         self._add_callbacks(on_log)
 
@@ -146,8 +152,16 @@ def check_environment(config: Config) -> None:
     Raises:
         ValueError: see `named_objects`.
     """
-    if config.environment is not None:
-        grpo_arguments(config, _Rollouts(config).weights)
+    if config.environment is None:
+        return
+    rollouts = _Rollouts(config)
+    grpo_arguments(config, rollouts.weights)
+    if rollouts.factory is not None:
+        try:
+            rollouts.factory()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ValueError(f"environment.class: {config.environment.class_} cannot be made: {reason}") from error
 
 
 def checked_inputs(config: Config) -> tuple[TrainingData, Any]:
@@ -167,6 +181,15 @@ def checked_inputs(config: Config) -> tuple[TrainingData, Any]:
         check_tools(tokenizer, "environment.class")
     if makes_tool_calls(data):
         check_tools(tokenizer, "data.traces")
+    if any(has_calls(pair) for pair in data.pairs):
+        check_tools(tokenizer, "data.pairs")
+    if data.traces:
+        try:
+            check_chat_template(rollout_tokenizer(tokenizer, config), growing=True)
+        except ValueError as error:
+            raise ValueError(
+                f"model.chat_template: {error} (trl ships templates that grow, by names such as qwen3_training)"
+            ) from None
     return data, tokenizer
 
 
@@ -180,7 +203,7 @@ def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingD
     columns = dict.fromkeys(name for row in data.prompts for name in row)
     collator = None
     if data.traces:
-        collator = ComposerDataCollator(_as_rollouts_are_rendered(tokenizer, rollouts), collator_config(config))
+        collator = ComposerDataCollator(rollout_tokenizer(tokenizer, config), collator_config(config))
     return ComposerReplicationTrainer(
         model=model,
         reward_funcs=rollouts.rewards or None,
@@ -205,10 +228,11 @@ def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingD
     )
 
 
-def _as_rollouts_are_rendered(tokenizer: Any, rollouts: _Rollouts) -> Any:
+def rollout_tokenizer(tokenizer: Any, config: Config) -> Any:
     """The tokenizer with the template that TRL takes for rollouts with tools: one that never rewrites what was said."""
     templates = require("trl.chat_template_utils", "train")
-    if rollouts.factory is None or templates.is_chat_template_prefix_preserving(tokenizer):
+    has_tools = config.environment is not None and config.environment.class_ is not None
+    if not has_tools or templates.is_chat_template_prefix_preserving(tokenizer):
         return tokenizer
     return TemplatedTokenizer(tokenizer, templates.get_training_chat_template(tokenizer))
 

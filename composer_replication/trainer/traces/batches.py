@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from composer_replication.traces import TraceExample
 from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.epoch_positions import EpochPositions
-from composer_replication.trainer.traces.rendered import rendered_traces
+from composer_replication.trainer.traces.rendered import check_same_rows, rendered_traces, rows_digest
 
 
 class TraceBatches:
@@ -49,10 +50,11 @@ class TraceBatches:
         batch = self._collator.collate([self._rows[place] for place in self._positions.next(self._batch_size)])
         return {name: tensor.to(device) for name, tensor in batch.items()}
 
-    def state_dict(self) -> dict[str, int]:
-        """The position among the rows."""
-        return self._positions.state_dict()
+    def state_dict(self) -> dict[str, Any]:
+        """The position among the rows, and which rows they are."""
+        return {"rows": rows_digest(self._rows), "position": self._positions.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; ValueError if it is of other traces."""
-        self._positions.load_state_dict(state)
+        check_same_rows(state["rows"], self._rows)
+        self._positions.load_state_dict(state["position"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 
 from composer_replication.traces import TraceExample
 from composer_replication.trainer.data_collator import ComposerDataCollator
@@ -36,3 +38,22 @@ def rendered_traces(examples: Iterable[TraceExample], collator: ComposerDataColl
         "%d rows, %d hinted turns; without a hint: %s", len(rows), stats.sites, dropped or f"{stats.hints_missing}"
     )
     return rows
+
+
+def rows_digest(rows: Sequence[TraceRow]) -> str:
+    """A hash of all token ids and of where they carry loss: a run is resumed with the same rows."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for numbers in (row.ids, row.response_mask, *(site.ids for site in row.sites)):
+            digest.update(len(numbers).to_bytes(8, "little"))
+            digest.update(array("i", numbers).tobytes())
+    return digest.hexdigest()
+
+
+def check_same_rows(digest: str, rows: Sequence[TraceRow]) -> None:
+    """Raise ValueError unless these are the rows that a checkpoint was made with."""
+    if rows_digest(rows) != digest:
+        raise ValueError(
+            "the checkpoint was made with other traces, or with the same rendered in another way: resume with the same "
+            "data and settings, or start a new run"
+        )

@@ -106,7 +106,7 @@ class RowMaker:
         """Render one conversation of the trace that has these turns.
 
         One that is too long loses what follows the last turn that carries loss, then its beginning. Further windows, if
-        they are allowed, end with the latest errors that would be lost.
+        they are allowed, end with the latest errors that would be lost, then with the latest turns.
 
         Raises:
             ValueError: the chat template refuses the conversation, or cannot be aligned.
@@ -148,9 +148,10 @@ class RowMaker:
 
     def _windows(self, learned: Sequence[AssistantTurn], hinted: Sequence[AssistantTurn]) -> list[_Window]:
         """What to keep of a conversation that is too long; later windows first."""
-        ends = [max(span.stop for span in learned), *(span.stop for span in reversed(hinted))]
+        wanted = [*reversed(hinted), *reversed(learned)]
+        ends = [max(span.stop for span in learned), *(span.stop for span in wanted)]
         windows: list[_Window] = []
-        for end, span in zip(ends, [None, *reversed(hinted)], strict=True):
+        for end, span in zip(ends, [None, *wanted], strict=True):
             window = _Window(max(0, end - self.max_length), end)
             lost = span is None or not any(one.holds(span) for one in windows)
             if lost and len(windows) < self.max_windows and (span is None or window.holds(span)):

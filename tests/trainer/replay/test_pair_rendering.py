@@ -93,6 +93,9 @@ def test_what_cannot_be_used_is_counted_by_reason(qwen_tokenizer: Any) -> None:
         pair(chosen="word " * 300),
         {"prompt": STATE, "chosen": two, "rejected": two[:1]},
         {"prompt": STATE, "chosen": [], "rejected": two[:1]},
+        {"prompt": STATE, "chosen": [{"content": "a"}], "rejected": two[:1]},
+        {"prompt": STATE, "chosen": ["a"], "rejected": two[:1]},
+        {"prompt": STATE, "chosen": [{"role": "assistant", "content": [{"type": "image"}]}], "rejected": two[:1]},
     ]
     rows = preference_rows(qwen_tokenizer, [*unusable, pair()], max_length=300, stats=stats)
     assert len(rows) == stats.pairs == 1
@@ -101,7 +104,16 @@ def test_what_cannot_be_used_is_counted_by_reason(qwen_tokenizer: Any) -> None:
         "equal sides": 1,
         "response too long": 1,
         "not one assistant message": 1,
+        "a message without a role or a text": 3,
     }
+
+    blocks = [{"role": "assistant", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "text"}]}]
+    plain = [{"role": "assistant", "content": "one text"}]
+    in_blocks, in_one = (
+        preference_rows(qwen_tokenizer, [{"prompt": STATE, "chosen": chosen, "rejected": two[:1]}], max_length=300)
+        for chosen in (blocks, plain)
+    )
+    assert in_blocks == in_one
 
 
 def test_a_pair_that_the_template_refuses_is_counted() -> None:

@@ -114,6 +114,17 @@ def test_a_model_without_a_head(folder: Path) -> None:
         check_model(load_model(settings).model, load_tokenizer(settings), settings)
 
 
+def test_a_model_that_was_saved_without_its_head_is_not_given_a_random_one(folder: Path, tmp_path: Path) -> None:
+    settings = ModelSection(name=str(folder))
+    load_model(settings).model.save_pretrained(tmp_path / "backbone")
+    load_tokenizer(settings).save_pretrained(tmp_path / "backbone")
+    backbone = ModelSection(name=str(tmp_path / "backbone"))
+    with pytest.raises(ValueError, match=r"lacks \d+ weights of a causal language model, lm_head"):
+        load_model(backbone)
+    with pytest.raises(ValueError, match="was saved as Qwen2Model, which has no output embeddings"):
+        empty_model(backbone)
+
+
 def test_adapters() -> None:
     config = lora_config(LoraSection(r=4, alpha=8.0, target_modules=("q_proj", "v_proj"), rslora=True))
     assert (config.r, config.lora_alpha, config.use_rslora) == (4, 8.0, True)

@@ -38,7 +38,7 @@ def test_a_run_writes_down_what_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["seed"] == 7
     assert {"torch", "transformers", "trl"} <= set(environment["packages"])
-    assert {"python", "platform", "cpus", "git_commit", "accelerators"} <= set(environment)
+    assert {"python", "platform", "cpus", "git_commit_here", "accelerators"} <= set(environment)
     assert "s3cr3t" not in (folder / "environment.json").read_text()
     assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "environment.json"]
 

@@ -180,6 +180,8 @@ def test_settings_arrive_under_the_trainers_names(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("beta", r"channels\.grpo\.trl\.beta: this has a key of its own"),
+        ("hub_token", r"channels\.grpo\.trl\.hub_token: a configuration is written to disk"),
+        ("optim", r"channels\.grpo\.trl\.optim: the section optimizer decides this"),
         ("use_vlm", r"channels\.grpo\.trl\.use_vlm: trl\.GRPOConfig has no such setting"),
     ],
 )
@@ -205,3 +207,29 @@ def test_a_run_of_another_configuration_is_not_touched(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     longer = TrainingRun(with_settings(given, training={**given["training"], "steps": 2}, optimizer={"lr": 1e-3}))
     assert longer.run().resumed_from == 1
+
+
+def test_other_traces_are_not_taken_for_those_of_the_checkpoint(tmp_path: Path) -> None:
+    given = logs_config(tmp_path, steps=1)
+    TrainingRun(with_settings(given)).run()
+    for file in (tmp_path / "traces" / "traces").glob("*.jsonl"):
+        traces = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        for trace in traces:
+            trace["turns"][0]["content"] += " And hurry."
+        json_lines(file, traces)
+    longer = TrainingRun(with_settings(given, training={**given["training"], "steps": 2}))
+    with pytest.raises(ValueError, match="made with other traces"):
+        longer.run()
+
+
+def test_a_checkpoint_by_name_must_be_of_such_a_run(tmp_path: Path) -> None:
+    given = logs_config(tmp_path, steps=2)
+    given["training"]["save_every"] = 1
+    TrainingRun(with_settings(given)).run()
+    first = str(tmp_path / "run" / "checkpoint-1")
+    with pytest.raises(ValueError, match="has gone on to checkpoint-2; to branch off"):
+        TrainingRun(with_settings(given, training={**given["training"], "resume": first}))
+    branch = {**given["training"], "resume": first, "output_dir": str(tmp_path / "branch")}
+    with pytest.raises(ValueError, match=r"training\.resume: .* optimizer\.lr was 0\.001 and is 0\.1"):
+        TrainingRun(with_settings(given, training=branch, optimizer={"lr": 0.1}))
+    assert TrainingRun(with_settings(given, training=branch)).run().resumed_from == 1
