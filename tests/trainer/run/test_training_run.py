@@ -216,7 +216,7 @@ def test_other_traces_are_not_taken_for_those_of_the_checkpoint(tmp_path: Path) 
         traces = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         for trace in traces:
             trace["turns"][0]["content"] += " And hurry."
-        json_lines(file, traces)
+        json_lines(file, *traces)
     longer = TrainingRun(with_settings(given, training={**given["training"], "steps": 2}))
     with pytest.raises(ValueError, match="made with other traces"):
         longer.run()
