@@ -9,6 +9,8 @@ every two, beside itself with both weights 0, which is plain GRPO. A reward func
 is live whatever the model says. The figures are those of whole optimiser steps, generation included, behind one step
 that warms up; the further columns say how much of a step was generation, and over how many tokens the channels went.
 
+All weights are in bfloat16, which is leaner than what `composer-replication train` allows for full training.
+
 It was written on a machine without a GPU and has been run there with `--device cpu` only. On CUDA it runs unchanged:
 no device is named anywhere but in the choice below.
 """

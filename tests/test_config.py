@@ -310,3 +310,16 @@ def test_aliases_share_nothing_and_may_not_hold_themselves(tmp_path: Path) -> No
     file.write_text("model: &a {name: a/b, inner: *a}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="an alias stands within what it stands for"):
         load_config(file)
+
+
+def test_editors_accept_a_section_whose_keys_are_commented_out(tmp_path: Path) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text(
+        "model: {name: a/b}\ndata: {traces: t}\nchannels:\n  sdpo:\n  replay:\noptimizer:\ntraining: {output_dir: o}\n",
+        encoding="utf-8",
+    )
+    load_config(file)
+    schema = config_schema()
+    assert {"type": "null"} in schema["properties"]["optimizer"]["anyOf"]
+    assert {"type": "null"} in schema["$defs"]["ChannelsSection"]["properties"]["sdpo"]["anyOf"]
+    assert "anyOf" not in schema["properties"]["model"]

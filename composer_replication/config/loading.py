@@ -74,6 +74,12 @@ def parse_config(given: Any, *, source: str = "configuration") -> Config:
 def config_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of what a configuration file may hold."""
     schema = Config.model_json_schema(by_alias=True)
+    for part in (schema, schema["$defs"]["ChannelsSection"]):
+        for name, described in part["properties"].items():
+            # A section whose keys are all commented out is read as an empty one.
+            if "$ref" in described and "default" in described:
+                rest = {key: value for key, value in described.items() if key != "$ref"}
+                part["properties"][name] = {"anyOf": [{"$ref": described["$ref"]}, {"type": "null"}], **rest}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
