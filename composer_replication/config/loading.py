@@ -78,7 +78,8 @@ def config_schema() -> dict[str, Any]:
         for name, described in part["properties"].items():
             # A section whose keys are all commented out is read as an empty one.
             if "$ref" in described and "default" in described:
-                rest = {key: value for key, value in described.items() if key != "$ref"}
+                about = schema["$defs"][described["$ref"].rpartition("/")[2]]["description"]
+                rest = {"description": about} | {key: value for key, value in described.items() if key != "$ref"}
                 part["properties"][name] = {"anyOf": [{"$ref": described["$ref"]}, {"type": "null"}], **rest}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
