@@ -46,6 +46,24 @@ def test_the_gate_measures_the_hint_and_not_how_far_the_policy_has_come(qwen_tok
     assert metrics["channels/sdpo/too_small"] == 1
 
 
+def test_the_gap_is_positive_where_the_hint_makes_the_turn_less_likely(qwen_tokenizer: Any, qwen_model: Any) -> None:
+    batch = build_batch(qwen_tokenizer)
+    engine = _engine(qwen_model, sdpo_teacher="live", hint_gate=HintGate(min_gap=0.0))
+    engine.judge(batch, site_numbers(batch), channel="sdpo")
+
+    def logprobs(ids: torch.Tensor, index_P2: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            logits = qwen_model(ids).logits.log_softmax(-1)
+        rows, columns = index_P2.T
+        return logits[rows, columns - 1, ids[rows, columns]]
+
+    bare = logprobs(batch["input_ids"], batch["sdpo_student_index"])
+    hinted = logprobs(batch["ctx_teacher_input_ids"], batch["sdpo_teacher_index"])
+    metrics = engine.end_step(1)
+    assert metrics["channels/sdpo/signed_gap"] == pytest.approx(float((bare - hinted).mean()), rel=1e-4)
+    assert metrics["channels/sdpo/gap"] == pytest.approx(float((bare - hinted).abs().mean()), rel=1e-4)
+
+
 def test_the_loss_is_that_of_the_channel_with_every_token_weighed(qwen_tokenizer: Any, qwen_model: Any) -> None:
     batch = build_batch(qwen_tokenizer)
     engine = _engine(qwen_model, sdpo_teacher="frozen", hint_gate=None)

@@ -181,6 +181,24 @@ def test_accumulation_does_not_change_the_weight_of_a_token(tmp_path: Path) -> N
     assert losses[0]["grad_norm"] == pytest.approx(losses[1]["grad_norm"], rel=1e-3)
 
 
+def test_a_generation_that_is_used_in_two_steps_weighs_as_in_one(tmp_path: Path) -> None:
+    """The same rollouts learnt from in one optimiser step and in two, at a learning rate of 0."""
+    losses = []
+    for rows, steps in ((8, 1), (4, 2)):
+        folder = tmp_path / str(rows)
+        arguments = {
+            "max_steps": steps,
+            "per_device_train_batch_size": rows,
+            "steps_per_generation": steps,
+            "learning_rate": 0.0,
+        }
+        live = trainer(folder, beta_replay=0.0, sdpo_teacher="frozen", gradient_share_steps=0, args=arguments)
+        live.train()
+        losses.append([line["channels/sdpo/loss"] or 0.0 for line in metrics(folder)])
+    assert len(losses[1]) == 2
+    assert sum(losses[1]) / 2 == pytest.approx(losses[0][0], rel=1e-4)
+
+
 def test_a_gate_that_nothing_passes_is_loud(tmp_path: Path) -> None:
     live = trainer(tmp_path, hint_gate=HintGate(min_gap=1e6), beta_replay=0.0, inactive_patience=2)
     with pytest.warns(InactiveChannelWarning, match=r"'sdpo'.*barely differs"):
