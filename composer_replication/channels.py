@@ -52,44 +52,26 @@ def lm_channel(student: HiddenStates, inputs: Batch, *, label_smoothing: float =
     return ChannelLoss(result.loss, targets_P.numel())
 
 
-class HintComparison(NamedTuple):
-    """The paired tokens, (P, 2) in the student's and in the teacher's ids, and what predicts them on either side."""
-
-    student_index: torch.Tensor
-    tokens: torch.Tensor
-    student: HiddenStates
-    teacher: HiddenStates
-
-
-def compare_hinted(student: HiddenStates, teacher: nn.Module | HintedStates, inputs: Batch) -> HintComparison:
-    """Let the teacher score the hinted contexts, and gather what both predict at the paired tokens.
+def sdpo_channel(
+    student: HiddenStates, teacher: nn.Module | HintedStates, inputs: Batch, divergence: Divergence
+) -> ChannelLoss:
+    """Channel 2: pull the student's predictions toward those made with the hint in context, at the paired tokens.
 
     `teacher` is a model, or whatever else gives hidden states for hinted contexts.
     """
     student_P2, teacher_P2 = sdpo_pairs(inputs)
     score = partial(hinted_states, teacher) if isinstance(teacher, nn.Module) else teacher
-    at_pairs = HiddenStates(student.predicting(student_P2), student.head)
-    return HintComparison(student_P2, at(inputs["input_ids"], student_P2), at_pairs, score(inputs, teacher_P2))
+    return hint_divergence(student, student_P2, score(inputs, teacher_P2), divergence)
 
 
 def hint_divergence(
-    comparison: HintComparison, divergence: Divergence, kept_P: torch.Tensor | None = None
+    student: HiddenStates, student_P2: torch.Tensor, hinted: HiddenStates, divergence: Divergence
 ) -> ChannelLoss:
-    """The mean divergence over the pairs, or over those that `kept_P` selects."""
-    student, teacher = comparison.student.hidden, comparison.teacher.hidden
-    if kept_P is not None:
-        student, teacher = student[kept_P], teacher[kept_P]
+    """The mean divergence at (P, 2) tokens of the student's from what a teacher's (P, H) states predict there."""
     result = fused_divergence(
-        divergence, student, teacher, comparison.student.head, teacher_head=comparison.teacher.head
+        divergence, student.predicting(student_P2), hinted.hidden, student.head, teacher_head=hinted.head
     )
-    return ChannelLoss(result.loss, student.shape[0])
-
-
-def sdpo_channel(
-    student: HiddenStates, teacher: nn.Module | HintedStates, inputs: Batch, divergence: Divergence
-) -> ChannelLoss:
-    """Channel 2: pull the student's predictions toward those made with the hint in context, at the paired tokens."""
-    return hint_divergence(compare_hinted(student, teacher, inputs), divergence)
+    return ChannelLoss(result.loss, student_P2.shape[0])
 
 
 def replay_channel(

@@ -46,8 +46,9 @@ def train(
     """Train a model with GRPO, hint self-distillation and preference pairs.
 
     With an environment, the model acts in it, and channel 2 works on the turns that go wrong; from logs alone, on the
-    turns that went wrong. The run directory gets the resolved config, metrics.jsonl, samples.jsonl and checkpoints.
-    The same command again goes on from the newest checkpoint. Ctrl-C writes one and stops; a second one just stops.
+    turns that went wrong. The run directory gets the resolved config, metrics.jsonl, checkpoints and, with an
+    environment, samples.jsonl. The same command again goes on from the newest checkpoint. Ctrl-C writes one and stops;
+    a second one just stops.
 
     Exit code 2: the configuration is wrong; every problem is a line.
     """

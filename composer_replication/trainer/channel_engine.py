@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from composer_replication.causal_lm import HiddenStates
-from composer_replication.channels import Batch, HintComparison, at, hint_divergence, replay_channel, sdpo_pairs
+from composer_replication.channels import Batch, at, hint_divergence, replay_channel, sdpo_pairs
 from composer_replication.distillation.fused.logprobs import fused_token_logprobs
 from composer_replication.distillation.taid import TAIDScheduler
 from composer_replication.trainer.channel_log import ChannelLog, Reduce
@@ -44,6 +44,7 @@ class ChannelEngine:
         pairs: where channel 3 draws from; None leaves it off.
         channels: the names under which a trainer reports, with their weights.
         reduce: sums a vector over all processes.
+        processes: how many there are; gradients are averaged over them.
     """
 
     def __init__(
@@ -156,18 +157,13 @@ class ChannelEngine:
         kept_P = judged.kept_P
         if not bool(kept_P.any()):
             return None
-        index_P2 = batch["sdpo_student_index"]
-        tokens_P = at(batch["input_ids"], index_P2)
-        at_pairs = HiddenStates(student.predicting(index_P2), student.head)
-        loss, tokens = hint_divergence(
-            HintComparison(index_P2, tokens_P, at_pairs, judged.teacher),
-            self.settings.divergence(self.taid_t),
-            None if bool(kept_P.all()) else kept_P,
-        )
+        index_P2 = batch["sdpo_student_index"][kept_P]
+        hinted = HiddenStates(judged.teacher.hidden[kept_P], judged.teacher.head)
+        loss, tokens = hint_divergence(student, index_P2, hinted, self.settings.divergence(self.taid_t))
         loss = loss * (tokens * token_weight)
         self.log.add(channel, "loss", loss / self._processes)
         self.log.add(channel, "active_tokens", tokens)
-        self.log.add(channel, "active_rows", torch.unique(index_P2[kept_P, 0]).numel())
+        self.log.add(channel, "active_rows", torch.unique(index_P2[:, 0]).numel())
         return loss
 
     def replay_loss(self, model: nn.Module, batch: Batch, *, share: float) -> torch.Tensor:

@@ -185,26 +185,23 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             getattr(self, "chat_template_kwargs", None) or {},
         )
         self._rewards: torch.Tensor | None = None
+        self._definitions: dict[str | None, list[dict[str, Any]] | None] = {}
         self._train_sampler: Any = None
         self._keeps_states = alpha_sdpo > 0 and recognise_head(self.model) is not None
         self._replay_batch_size = replay_batch_size or max(1, self.args.per_device_train_batch_size // 2)
         pairs = None
         if beta_replay > 0 and replay_dataset is not None:
-            # One process scores the pairs and writes the cache, the others read it.
-            with self.accelerator.main_process_first(), self.accelerator.autocast():
-                pairs = replay_pairs(
-                    self.model,
-                    self._templated,
-                    replay_dataset,
-                    max_length=replay_max_length,
-                    needs_reference=dpo_variant == "dpo",
-                    cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
-                    batch_size=self._replay_batch_size,
-                    precision=self.accelerator.mixed_precision,
-                    seed=self.args.seed,
-                    process_index=self.accelerator.process_index,
-                    num_processes=self.accelerator.num_processes,
-                )
+            pairs = replay_pairs(
+                self.model,
+                self._templated,
+                replay_dataset,
+                accelerator=self.accelerator,
+                max_length=replay_max_length,
+                needs_reference=dpo_variant == "dpo",
+                cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
+                batch_size=self._replay_batch_size,
+                seed=self.args.seed,
+            )
         self._traces = None
         if alpha_sdpo > 0 and trace_dataset is not None:
             collator = data_collator or ComposerDataCollator(
@@ -396,9 +393,12 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             self._metrics["train"][name].append(value)
 
     def _tool_definitions(self, row: int) -> list[dict[str, Any]] | None:
-        if self.environment_factories is not None:
-            return tool_definitions(self._env_tools[self._batch_environments[row]])
-        return tool_definitions(self.tools)
+        name = self._batch_environments[row] if self.environment_factories is not None else None
+        if name not in self._definitions:
+            # Made of docstrings: once is enough.
+            tools = self.tools if self.environment_factories is None else self._env_tools[name]
+            self._definitions[name] = tool_definitions(tools)
+        return self._definitions[name]
 
     # Checkpoints.
 

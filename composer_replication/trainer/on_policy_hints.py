@@ -122,21 +122,22 @@ class OnPolicyHints:
         rows = len(self._rollouts)
         first = self._accelerator.process_index * rows
         succeeded = _succeeded(rewards.tolist(), group, self.options.success_threshold)[first : first + rows]
-        found, reasons = find_hint_sites(
-            self._rollouts,
-            tokenizer=self._tokenizer,
-            hint_generator=self.options.hint_generator,
-            hint_source=self.options.hint_source,
-            hint_role=self.options.hint_role,
-            sdpo_target=self.options.sdpo_target,
-            feedback=[_feedback(environment) for environment in environments or [None] * rows],
-            reward_texts=self._texts or [None] * rows,
-            rewards=rewards[first : first + rows].tolist(),
-            groups=[(first + row) // group for row in range(rows)],
-            succeeded=succeeded,
-            max_length=self._max_length,
-        )
-        if not all(rollout.prompt for rollout in self._rollouts):
+        if all(rollout.prompt for rollout in self._rollouts):
+            found, reasons = find_hint_sites(
+                self._rollouts,
+                tokenizer=self._tokenizer,
+                hint_generator=self.options.hint_generator,
+                hint_source=self.options.hint_source,
+                hint_role=self.options.hint_role,
+                sdpo_target=self.options.sdpo_target,
+                feedback=[_feedback(environment) for environment in environments or [None] * rows],
+                reward_texts=self._texts or [None] * rows,
+                rewards=rewards[first : first + rows].tolist(),
+                groups=[(first + row) // group for row in range(rows)],
+                succeeded=succeeded,
+                max_length=self._max_length,
+            )
+        else:
             # Plain text has no turns, and so no place for a hint's message.
             found, reasons = [[] for _ in range(rows)], Counter(not_conversational=rows)
         # A completion that TRL masks out (truncated, and `mask_truncated_completions`) carries no loss here either.

@@ -112,20 +112,17 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         given = [*(replay_dataset or ()), *(pair for one in train_dataset for pair in one.get("dpo_pairs") or ())]
         pairs = None
         if settings.beta_replay > 0 and given:
-            with self.accelerator.main_process_first(), self.accelerator.autocast():
-                pairs = replay_pairs(
-                    self.model,
-                    processing_class,
-                    given,
-                    max_length=replay_max_length,
-                    needs_reference=settings.dpo_variant == "dpo",
-                    cache_dir=Path(reference_cache or Path(args.output_dir, "reference_logprobs")),
-                    batch_size=self._replay_batch_size,
-                    precision=self.accelerator.mixed_precision,
-                    seed=args.seed,
-                    process_index=self.accelerator.process_index,
-                    num_processes=self.accelerator.num_processes,
-                )
+            pairs = replay_pairs(
+                self.model,
+                processing_class,
+                given,
+                accelerator=self.accelerator,
+                max_length=replay_max_length,
+                needs_reference=settings.dpo_variant == "dpo",
+                cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
+                batch_size=self._replay_batch_size,
+                seed=self.args.seed,
+            )
         self.channels = ChannelEngine(
             self.model,
             settings,
@@ -235,7 +232,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
 
     def load_own_state(self, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> None:
         """Restore what `own_state` gave."""
-        check_same_rows(numbers["rows"], self.train_dataset)
+        check_same_rows(numbers["rows"], self._rows_digest)
         self._step_metrics = {name: list(values) for name, values in numbers["metrics"].items()}
 
 

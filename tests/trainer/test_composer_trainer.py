@@ -18,6 +18,7 @@ from trl import GRPOTrainer
 from composer_replication._tiny.tool_house import ToolHouse, house_tasks
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.trainer.channel_log import InactiveChannelWarning
+from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 from composer_replication.trainer.hint_gate import HintGate
 
 CHANNELS = ("grpo", "sdpo", "replay")
@@ -344,3 +345,14 @@ def test_rewards_that_are_no_numbers(tmp_path: Path) -> None:
     assert metrics(tmp_path / "missing")[0]["rewards/unscored"] == 1
     with pytest.raises(ValueError, match="'infinite' gave an infinite reward"):
         trainer(tmp_path / "infinite", reward_funcs=[infinite], **options).train()
+
+
+def test_sequence_logprobs_are_sums_over_the_response() -> None:
+    model = warmed_up_model()
+    ids = torch.tensor([[5, 9, 7, 11], [8, 6, 12, 4]])
+    mask = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 0]])
+    with torch.no_grad():
+        logprobs = model(ids).logits.log_softmax(-1)
+        got = ComposerReplicationTrainer._sequence_logprobs(model, ids, mask)
+    expected = [logprobs[0, 1, 7] + logprobs[0, 2, 11], logprobs[1, 0, 6] + logprobs[1, 1, 12]]
+    torch.testing.assert_close(got, torch.stack(expected))

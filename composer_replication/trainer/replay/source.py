@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from composer_replication.trainer.replay.pairs import ReplayPairs
@@ -22,16 +21,16 @@ def replay_pairs(
     tokenizer: Any,
     pairs: Iterable[Any],
     *,
+    accelerator: Any,
     max_length: int,
     needs_reference: bool,
-    cache_dir: Path | None,
+    cache_dir: Path,
     batch_size: int,
-    precision: str = "no",
     seed: int,
-    process_index: int = 0,
-    num_processes: int = 1,
 ) -> ReplayPairs:
     """Render the pairs, and score them once by the policy as it is now, which is the reference, or with adapters off.
+
+    One process scores them and writes the cache, the others read it.
 
     Raises:
         ValueError: no pair can be used; the message counts why.
@@ -47,23 +46,21 @@ def replay_pairs(
         logger.warning("replay_dataset: %d prompts lost their beginning to max_length", stats.prompts_truncated)
     references = None
     if needs_reference:
-        device = next(model.parameters()).device
-        with reference_policy(model) as reference:
+        with accelerator.main_process_first(), accelerator.autocast(), reference_policy(model) as reference:
             references = reference_logprobs(
                 reference,
                 rows,
                 pad_token_id=tokenizer.pad_token_id,
                 batch_size=batch_size,
                 cache_dir=cache_dir,
-                device=device,
-                precision=precision,
+                device=next(model.parameters()).device,
+                precision=accelerator.mixed_precision,
             )
-        references = references.to(torch.float32)
     return ReplayPairs(
         rows,
         references=references,
         seed=seed,
         pad_token_id=tokenizer.pad_token_id,
-        process_index=process_index,
-        num_processes=num_processes,
+        process_index=accelerator.process_index,
+        num_processes=accelerator.num_processes,
     )

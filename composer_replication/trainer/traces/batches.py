@@ -39,6 +39,7 @@ class TraceBatches:
                 f"none of the {len(examples)} traces has a failing turn with a hint ({counted or 'no errors'}): "
                 "channel 2 has nothing to score in them"
             )
+        self._digest = rows_digest(self._rows)
         self._collator = collator
         self._batch_size = batch_size
         self._positions = EpochPositions(
@@ -52,9 +53,9 @@ class TraceBatches:
 
     def state_dict(self) -> dict[str, Any]:
         """The position among the rows, and which rows they are."""
-        return {"rows": rows_digest(self._rows), "position": self._positions.state_dict()}
+        return {"rows": self._digest, "position": self._positions.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave; ValueError if it is of other traces."""
-        check_same_rows(state["rows"], self._rows)
+        check_same_rows(state["rows"], self._digest)
         self._positions.load_state_dict(state["position"])

@@ -50,9 +50,9 @@ def rows_digest(rows: Sequence[TraceRow]) -> str:
     return digest.hexdigest()
 
 
-def check_same_rows(digest: str, rows: Sequence[TraceRow]) -> None:
-    """Raise ValueError unless these are the rows that a checkpoint was made with."""
-    if rows_digest(rows) != digest:
+def check_same_rows(saved: str, own: str) -> None:
+    """Raise ValueError unless two digests are equal: those of a checkpoint's rows, and of the rows that are here."""
+    if saved != own:
         raise ValueError(
             "the checkpoint was made with other traces, or with the same rendered in another way: resume with the same "
             "data and settings, or start a new run"
