@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from composer_replication.traces import TraceState
     from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
+    from composer_replication.trainer.trace_trainer import TraceTrainer
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "TeacherCallResult",
     "TeacherSpec",
     "TraceState",
+    "TraceTrainer",
     "__version__",
     "build_batch",
     "compose_loss",
@@ -57,6 +59,7 @@ _HOMES = {
     "IngestionStats": "composer_replication.ingestion",
     "ComposerReplicationTrainer": "composer_replication.trainer.composer_trainer",
     "TraceState": "composer_replication.traces",
+    "TraceTrainer": "composer_replication.trainer.trace_trainer",
     "DEFAULT_TEACHERS": "composer_replication.teacher_replay",
     "DPOPair": "composer_replication.teacher_replay",
     "TeacherCallResult": "composer_replication.teacher_replay",

@@ -67,6 +67,17 @@ def check_token_ids(name: str, ids: torch.Tensor) -> None:
         raise ValueError(f"{name} must be (rows, columns) of token ids, got {ids.dtype} of shape {tuple(ids.shape)}")
 
 
+def check_vocabulary(name: str, ids: torch.Tensor, size: int) -> None:
+    """Require token ids below `size`, the number of the model's embeddings."""
+    outside = (ids < 0) | (ids >= size)
+    if bool(outside.any()):
+        row, column = outside.nonzero()[0].tolist()
+        raise ValueError(
+            f"{name}[{row}, {column}] is {int(ids[row, column])}, and the model has {size} embeddings: use the model's "
+            "own tokenizer, and pad with a real token id and an attention mask"
+        )
+
+
 def entry(inputs: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     """The batch's entry of that name, or a `ValueError` that lists what is there."""
     if name not in inputs:

@@ -11,7 +11,14 @@ from typing import Literal
 import torch
 from torch import nn
 
-from composer_replication._arguments import check_choice, check_non_negative, check_positive, check_range, entry
+from composer_replication._arguments import (
+    check_choice,
+    check_non_negative,
+    check_positive,
+    check_range,
+    check_vocabulary,
+    entry,
+)
 from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import (
     Batch,
@@ -99,8 +106,12 @@ def compose_loss(
 
     Raises:
         ValueError: a setting out of range, a missing or misshapen input, an empty mask, token ids that differ at
-            paired positions, or NaN logits.
+            paired positions or lie outside the vocabulary, or NaN logits.
+        TypeError: `model` or `teacher_model` is no module.
     """
+    for name, given in (("model", model), ("teacher_model", model if teacher_model is None else teacher_model)):
+        if not isinstance(given, nn.Module):
+            raise TypeError(f"{name} must be a loaded model, got {given!r}: use AutoModelForCausalLM.from_pretrained")
     check_non_negative("alpha_sdpo", alpha_sdpo)
     check_non_negative("beta_replay", beta_replay)
     check_range("sdpo_jsd_beta", sdpo_jsd_beta, 0.0, 1.0)
@@ -122,6 +133,7 @@ def compose_loss(
         taid_t=taid_t,
         h_max=entropy_opd_h_max,
     )
+    _check_inputs(model, inputs)
     input_ids = entry(inputs, "input_ids")
     student = run_causal_lm(model, input_ids, inputs.get("attention_mask"))
     lm = lm_channel(student, inputs, label_smoothing=lm_ce_label_smoothing)
@@ -168,6 +180,21 @@ def sdpo_divergence(
     if taid_t is None:
         raise ValueError("sdpo_wrapper='taid' needs taid_t in [0, 1], got None: drive it from TAIDScheduler.t")
     return TAID(taid_t)
+
+
+def _check_inputs(model: nn.Module, inputs: Batch) -> None:
+    """Refuse what would fail deep inside the model, or not at all."""
+    if "labels" in inputs and "response_mask" not in inputs:
+        raise ValueError(
+            "inputs has labels and no response_mask: give response_mask = (labels != -100), 1 on the tokens to learn"
+        )
+    get_embeddings = getattr(model, "get_input_embeddings", None)
+    weight = getattr(get_embeddings() if get_embeddings is not None else None, "weight", None)
+    # A sharded weight does not tell the vocabulary.
+    if isinstance(weight, torch.Tensor) and weight.dim() == 2 and len(weight):
+        for name, ids in inputs.items():
+            if name.endswith("input_ids") and ids.dim() == 2:
+                check_vocabulary(name, ids, len(weight))
 
 
 def _has_any(inputs: Batch, *prefixes: str) -> bool:

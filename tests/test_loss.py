@@ -388,6 +388,32 @@ def test_sdpo_alone_pulls_the_student_toward_the_hinted_teacher(qwen_tokenizer: 
     assert losses[-1] < 0.2 * losses[0]
 
 
+@pytest.mark.parametrize("name", ["model", "teacher_model"])
+def test_a_model_by_name_is_refused(qwen_tokenizer: Any, qwen_model: Any, name: str) -> None:
+    models = {"model": qwen_model, name: "Qwen/Qwen2.5-0.5B"}
+    with pytest.raises(TypeError, match=f"^{name} must be a loaded model, got 'Qwen/.*from_pretrained"):
+        compose_loss(models.pop("model"), build_batch(qwen_tokenizer), **models)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "ctx_teacher_input_ids", "dpo_rejected_input_ids"])
+@pytest.mark.parametrize("token", [640, -100])
+def test_ids_outside_the_vocabulary_are_named(qwen_tokenizer: Any, qwen_model: Any, name: str, token: int) -> None:
+    batch = build_batch(qwen_tokenizer, model=qwen_model)
+    batch[name] = batch[name].clone()
+    batch[name][0, 3] = token
+    with pytest.raises(ValueError, match=rf"^{name}\[0, 3\] is {token}, and the model has 640 embeddings"):
+        compose_loss(qwen_model, batch)
+
+
+def test_labels_are_no_response_mask(qwen_tokenizer: Any, qwen_model: Any) -> None:
+    batch = build_batch(qwen_tokenizer)
+    batch["labels"] = batch["input_ids"].masked_fill(batch.pop("response_mask") == 0, -100)
+    with pytest.raises(ValueError, match=r"response_mask = \(labels != -100\)"):
+        compose_loss(qwen_model, batch)
+    batch["response_mask"] = (batch["labels"] != -100).long()
+    assert compose_loss(qwen_model, batch).active_tokens["lm_ce"] > 0
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

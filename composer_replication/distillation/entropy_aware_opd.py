@@ -85,7 +85,7 @@ def entropy_aware_opd_loss(
         student_logits: (B, T, V), with gradient.
         teacher_logits: (B, T, V); no gradient reaches it.
         labels: (B, T) 0/1 mask that multiplies each position's loss. Unlike in `generalized_jsd_loss`, it is a
-            multiplier, not a set of token ids: -100 has no meaning here and is refused.
+            multiplier, not a set of token ids: values outside [0, 1] are refused.
         h_max: entropy in nats at which the soft gate is all forward KL; None is log V.
         temperature: divides both logits; the gate's entropy is that of the tempered teacher.
         reduction: "batchmean" = sum / unmasked positions; "mean" divides by V as well; "sum"; "none" gives (B, T).
@@ -99,8 +99,11 @@ def entropy_aware_opd_loss(
     check_choice("reduction", reduction, REDUCTIONS)
     criterion = EntropyAwareOPD(h_max, temperature, gate, entropy_threshold, forward_top_k)
     check_same_shape("student_logits", student_logits, "teacher_logits", teacher_logits)
-    if labels is not None and bool((labels < 0).any()):
-        raise ValueError(f"labels is a 0/1 multiplier here, got the value {labels.min().item()!r}")
+    if labels is not None and bool((wrong := (labels < 0) | (labels > 1)).any()):
+        raise ValueError(
+            f"labels is a 0/1 multiplier here, got the value {labels[wrong][0].item()!r}; for labels of token ids give "
+            "(labels != -100).long()"
+        )
     positions = select_positions(student_logits, "labels", None if labels is None else labels > 0, labels)
     student_NV, teacher_NV = positions.rows(student_logits), positions.rows(teacher_logits)
     losses_N = criterion(student_NV, teacher_NV)

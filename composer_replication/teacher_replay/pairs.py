@@ -15,7 +15,7 @@ from composer_replication.teacher_replay.agreement.comparison import Comparer
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
 from composer_replication.teacher_replay.agreement.votes import Tally, Verdict, check_threshold, decide
 from composer_replication.teacher_replay.pair_report import PairReport
-from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult
+from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult, check_state
 from composer_replication.traces import TraceState, without_thinking
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,8 @@ def extract_dpo_pairs(
         tools: the definitions that the teachers were given, kept in each pair.
 
     Raises:
-        ValueError: a threshold below 1, a negative margin, an unknown agreement, or a `state_id` that comes twice.
+        ValueError: a threshold below 1, a negative margin, an unknown agreement, a state that lacks a key, or a
+            `state_id` that comes twice.
     """
     report = extract_pairs_with_report(
         states, teacher_actions, agreement_threshold, agreement=agreement, min_margin=min_margin, tools=tools
@@ -75,7 +76,8 @@ def extract_pairs_with_report(
     for row in teacher_actions:
         rows_by_state[row["state_id"]].append(row)
     seen: set[str] = set()
-    for state in states:
+    for number, state in enumerate(states):
+        check_state(state, f"states[{number}]")
         state_id = state["state_id"]
         if state_id in seen:
             raise ValueError(f"state_id {state_id!r} comes twice: each state needs an id of its own")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from composer_replication.traces import Message
@@ -52,3 +52,13 @@ class DPOPair(_Pair, total=False):
     margin: int
     similarity: float
     tools: list[dict[str, Any]]
+
+
+def check_state(state: Any, where: str) -> None:
+    """Raise ValueError unless a state has its id, its messages and its action."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"{where}: a state is an object, not {type(state).__name__}")
+    for name, kind in (("state_id", str), ("messages", Sequence), ("student_action", str)):
+        value = state.get(name)
+        if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
+            raise ValueError(f"{where}: a state needs {name!r}, a {'list' if kind is Sequence else 'text'}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from composer_replication._keywords import check_keywords, keywords_of
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.families import shared_family
@@ -25,7 +26,7 @@ from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for
 from composer_replication.teacher_replay.prices import cap_of, to_usd
 from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
-from composer_replication.teacher_replay.records import TeacherCallResult
+from composer_replication.teacher_replay.records import TeacherCallResult, check_state
 from composer_replication.teacher_replay.redaction import new_redactor
 from composer_replication.teacher_replay.replay_report import ReplayReport
 from composer_replication.teacher_replay.teachers import (
@@ -140,12 +141,16 @@ async def replay_trace(
 
     Raises:
         MissingKeyError (a RuntimeError): a teacher needs a key that is nowhere to be found.
-        ValueError: no states, a teacher or an option that is wrong.
+        ValueError: no states, or a state, a teacher or an option that is wrong.
+        TypeError: an option that does not exist.
         LedgerError: the ledger cannot be used.
     """
     trace = TraceToReplay("trace", list(states), tools)
     if not trace.states:
         raise ValueError("there are no states: replay needs at least one turn of an assistant")
+    for number, state in enumerate(trace.states):
+        check_state(state, f"states[{number}]")
+    check_keywords("replay_trace", options, keywords_of(ReplayOptions))
     settings = ReplayOptions(max_total_usd=max_total_usd, **options)
     resolved = resolve_teachers(teachers, api_key=api_key, env_file=env_file)
     async with open_replay(resolved, settings, on_result=on_result) as replay:

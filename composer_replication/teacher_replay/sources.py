@@ -13,6 +13,7 @@ import msgspec
 from composer_replication.ingestion import SYSTEM_PROMPT
 from composer_replication.ingestion.loose_json import objects
 from composer_replication.ingestion.store import load_traces
+from composer_replication.teacher_replay.records import check_state
 from composer_replication.teacher_replay.replay import TraceToReplay
 from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.traces import Trace, TraceState
@@ -87,11 +88,7 @@ def _state(line: bytes, where: str) -> TraceState:
         state: Any = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error})") from None
-    if not isinstance(state, dict):
-        raise ValueError(f"{where}: a state is an object, not {type(state).__name__}")
-    for name, kind in (("state_id", str), ("messages", list), ("student_action", str)):
-        if not isinstance(state.get(name), kind):
-            raise ValueError(f"{where}: a state needs {name!r}, a {'list' if kind is list else 'text'}")
+    check_state(state, where)
     for message in state["messages"]:
         if problem := _problem(message):
             raise ValueError(f"{where}: {problem}")

@@ -10,7 +10,9 @@ with the hint in context, and channel 3 adds preference pairs from a sampler of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +20,7 @@ import torch
 from torch import nn
 
 from composer_replication._arguments import check_choice, check_non_negative
+from composer_replication._keywords import check_keywords, keywords_of
 from composer_replication._optional import require
 from composer_replication.causal_lm import keeping_hidden_states, recognise_head, run_causal_lm
 from composer_replication.channels import DPOVariant, summed_logprobs
@@ -32,7 +35,8 @@ from composer_replication.trainer.hint_gate import HintGate
 from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.on_policy_hints import SITES, HintOptions, OnPolicyHints
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
-from composer_replication.trainer.replay.source import replay_pairs
+from composer_replication.trainer.replay.shown_context import ShownContext, check_shown_context
+from composer_replication.trainer.replay.source import given_pairs, replay_pairs
 from composer_replication.trainer.rollouts.buffer import buffered_tensors, restored_buffer
 from composer_replication.trainer.rollouts.rollout import Rollout, TemplatedTokenizer, tool_definitions
 from composer_replication.trainer.settings import ChannelSettings
@@ -40,6 +44,9 @@ from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.traces.batches import TraceBatches
 
 logger = logging.getLogger(__name__)
+
+# Enough to see every system prompt and environment of a data set.
+_ROWS_COMPARED = 1000
 
 GRPOTrainer: Any = require("trl", "train").GRPOTrainer
 
@@ -74,7 +81,8 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         sdpo_teacher: "ema", "frozen", "live" (known to collapse) or "trust_region".
         ema_rate: how far the average moves toward the policy after every optimiser step.
         trust_region_mix: the policy's part in the logits of a trust-region teacher.
-        replay_dataset: preference pairs: of `extract_dpo_pairs`, normalised ones, or rows in TRL's preference form.
+        replay_dataset: preference pairs of `extract_dpo_pairs`, normalised ones, or rows in TRL's preference form; or a
+            file of them (.jsonl, .parquet). They must show the tools and the system prompt of the rollouts.
         replay_batch_size: pairs per micro-batch; None is one for two rollouts.
         replay_max_length: tokens of a prompt and one response.
         trace_dataset: `TraceExample`s whose failing turns ride along in channel 2.
@@ -118,7 +126,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         sdpo_teacher: TeacherKind = "ema",
         ema_rate: float = 0.05,
         trust_region_mix: float = 0.05,
-        replay_dataset: Iterable[Any] | None = None,
+        replay_dataset: Iterable[Any] | str | os.PathLike[str] | None = None,
         replay_batch_size: int | None = None,
         replay_max_length: int = 2048,
         trace_dataset: Sequence[Any] | None = None,
@@ -132,6 +140,8 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         reference_cache: str | Path | None = None,
         **kwargs: Any,
     ) -> None:
+        known = keywords_of(ComposerReplicationTrainer.__init__, GRPOTrainer.__init__)
+        check_keywords("ComposerReplicationTrainer", kwargs, known)
         settings = ChannelSettings(
             alpha_sdpo=alpha_sdpo,
             beta_replay=beta_replay,
@@ -191,10 +201,12 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         self._replay_batch_size = replay_batch_size or max(1, self.args.per_device_train_batch_size // 2)
         pairs = None
         if beta_replay > 0 and replay_dataset is not None:
+            given = given_pairs(replay_dataset)
+            check_shown_context(given, self._shown_contexts())
             pairs = replay_pairs(
                 self.model,
                 self._templated,
-                replay_dataset,
+                given,
                 accelerator=self.accelerator,
                 max_length=replay_max_length,
                 needs_reference=dpo_variant == "dpo",
@@ -393,12 +405,24 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             self._metrics["train"][name].append(value)
 
     def _tool_definitions(self, row: int) -> list[dict[str, Any]] | None:
-        name = self._batch_environments[row] if self.environment_factories is not None else None
+        return self._definitions_in(self._batch_environments[row] if self.environment_factories is not None else None)
+
+    def _definitions_in(self, name: str | None) -> list[dict[str, Any]] | None:
+        """The tools of the environment with this name; None is the only one, or none."""
         if name not in self._definitions:
             # Made of docstrings: once is enough.
             tools = self.tools if self.environment_factories is None else self._env_tools[name]
             self._definitions[name] = tool_definitions(tools)
         return self._definitions[name]
+
+    def _shown_contexts(self) -> Iterator[ShownContext]:
+        """What the prompts of the first rows show, each with the tools of its environment."""
+        for row in islice(self.train_dataset, _ROWS_COMPARED):
+            prompt = row.get("prompt") or []
+            name = row.get("environment") if self.environment_factories and self._multi_environment else None
+            # An environment that does not exist is refused by TRL when its row is drawn.
+            if not isinstance(prompt, str) and name in (self.environment_factories or {None: None}):
+                yield ShownContext.of(prompt, self._definitions_in(name))
 
     # Checkpoints.
 

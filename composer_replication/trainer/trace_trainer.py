@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
+from composer_replication._keywords import check_keywords, keywords_of
 from composer_replication.causal_lm import HiddenStates, run_causal_lm
 from composer_replication.channels import lm_channel
 from composer_replication.distillation.fused.head import LogitHead
@@ -26,7 +29,7 @@ from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHin
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
-from composer_replication.trainer.replay.source import replay_pairs
+from composer_replication.trainer.replay.source import given_pairs, replay_pairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.traces.rendered import check_same_rows, rendered_traces, rows_digest
@@ -45,16 +48,17 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         train_dataset: the traces; their `dpo_pairs` go to channel 3.
         processing_class: the tokenizer, with a chat template.
         eval_dataset: traces to evaluate channel 1 on.
-        settings: weights and options of the channels.
+        settings: weights and options of the channels; each of them may be given as a keyword of its own as well.
         collator: how traces are rendered, once, before training; None: hints of templates and the error's own text, the
             turns that erred left out of channel 1, and up to eight rows of a trace that is too long for one.
         lm_weight: weight of channel 1; 0 leaves it out.
-        replay_dataset: more preference pairs.
+        replay_dataset: more preference pairs, or a file of them (.jsonl, .parquet).
         replay_batch_size: pairs per micro-batch; None is one for two traces.
         replay_max_length: tokens of a prompt and one response.
         reference_cache: folder for the reference's log-probabilities; None is `output_dir/reference_logprobs`.
         callbacks: as in `Trainer`.
         optimizers: as in `Trainer`.
+        channels: single settings, such as `alpha_sdpo`, over those in `settings`.
 
     Raises:
         ValueError: no traces, a setting out of range, or a model whose vocabulary does not fit its tokenizer.
@@ -71,14 +75,16 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         settings: ChannelSettings | None = None,
         collator: CollatorConfig | None = None,
         lm_weight: float = 1.0,
-        replay_dataset: Iterable[Any] | None = None,
+        replay_dataset: Iterable[Any] | str | os.PathLike[str] | None = None,
         replay_batch_size: int | None = None,
         replay_max_length: int = 2048,
         reference_cache: str | Path | None = None,
         callbacks: Sequence[Any] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
+        **channels: Any,
     ) -> None:
-        settings = settings or ChannelSettings()
+        check_keywords("TraceTrainer", channels, keywords_of(TraceTrainer.__init__, ChannelSettings))
+        settings = replace(settings or ChannelSettings(), **channels)
         check_not_empty("train_dataset", train_dataset)
         check_policy(model, processing_class)
         hints = as_collator_hint(LayeredHints())
@@ -109,7 +115,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         self.model_accepts_loss_kwargs = False
         self.lm_weight = lm_weight
         self._replay_batch_size = replay_batch_size or max(1, args.per_device_train_batch_size // 2)
-        given = [*(replay_dataset or ()), *(pair for one in train_dataset for pair in one.get("dpo_pairs") or ())]
+        given = [*given_pairs(replay_dataset), *(pair for one in train_dataset for pair in one.get("dpo_pairs") or ())]
         pairs = None
         if settings.beta_replay > 0 and given:
             pairs = replay_pairs(

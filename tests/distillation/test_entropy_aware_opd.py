@@ -112,6 +112,7 @@ def test_labels_multiply_and_reductions_agree() -> None:
         ({"temperature": -1.0}, "temperature must be a positive finite number, got -1.0"),
         ({"reduction": "all"}, "reduction must be one of .* got 'all'"),
         ({"labels": torch.tensor([[1, 1, -100], [1, 1, 1]])}, "labels is a 0/1 multiplier here, got the value -100"),
+        ({"labels": torch.tensor([[1, 42, 0], [1, 1, 1]])}, r"got the value 42; .* give \(labels != -100\)"),
         ({"labels": torch.zeros(2, 3)}, "labels leaves none of the 6 positions"),
         ({"labels": torch.ones(2, 2)}, "labels has shape"),
         ({"teacher_logits": torch.randn(2, 3, 5)}, "student_logits has shape"),

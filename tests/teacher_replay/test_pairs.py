@@ -227,6 +227,13 @@ def test_a_state_id_that_comes_twice_is_refused() -> None:
         extract_dpo_pairs([state("s"), state("s")], [])
 
 
+@pytest.mark.parametrize("name", ["state_id", "messages", "student_action"])
+def test_a_state_that_lacks_something_is_named(name: str) -> None:
+    lacking = {key: value for key, value in state("s").items() if key != name}
+    with pytest.raises(ValueError, match=rf"states\[1\]: a state needs '{name}'"):
+        extract_dpo_pairs([state("r"), lacking], [])  # type: ignore[list-item]
+
+
 def test_comparers_by_name() -> None:
     assert repr(comparer_for("exact")) == "ExactComparer()"
 

@@ -133,6 +133,19 @@ def test_no_states_are_an_error(server: LoopbackTeachers) -> None:
             replayed(nothing, [server.spec("a")])
 
 
+def test_a_state_without_an_id_is_named_before_anyone_is_asked(server: LoopbackTeachers) -> None:
+    first, second = numbered(2)
+    del second["state_id"]  # type: ignore[misc]
+    with pytest.raises(ValueError, match=r"states\[1\]: a state needs 'state_id'"):
+        replayed([first, second], [server.spec("a")])
+    assert server.asked == []
+
+
+def test_an_unknown_option_gets_the_nearest_name(server: LoopbackTeachers) -> None:
+    with pytest.raises(TypeError, match="replay_trace has no argument 'concurency': did you mean 'concurrency'"):
+        replayed(numbered(1), [server.spec("a")], concurency=2)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

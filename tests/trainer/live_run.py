@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
-from composer_replication._tiny.tool_house import ToolHouse, house_tasks, tool_call
+from composer_replication._tiny.tool_house import ToolHouse, house_tasks, house_tools, tool_call
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 
@@ -46,6 +46,7 @@ def pairs(count: int = 6) -> list[dict[str, Any]]:
                 "prompt": task["prompt"],
                 "chosen": [tool_call(tool, right, file)],
                 "rejected": [tool_call(tool, wrong, file)],
+                "tools": house_tools(),
             }
         )
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from itertools import pairwise
@@ -210,6 +211,28 @@ def test_a_gate_that_nothing_passes_is_loud(tmp_path: Path) -> None:
     assert line["channels/sdpo/too_small"] == line["channels/sdpo/sites"] > 0
 
 
+def test_pairs_come_from_a_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs(3)))
+    assert len(trainer(tmp_path / "run", replay_dataset=str(file)).channels.pairs) == 3
+
+
+def test_pairs_are_compared_with_what_rollouts_show(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer(tmp_path)
+    assert "replay_dataset" not in caplog.text
+    bare = [{key: value for key, value in pair.items() if key != "tools"} for pair in pairs()]
+    with pytest.raises(ValueError, match=r"6 of 6 pairs call tools without showing any .* rollouts show count_lines, "):
+        trainer(tmp_path, replay_dataset=bare)
+    with pytest.raises(ValueError, match="without showing any"):
+        trainer(tmp_path, replay_dataset=bare, environment_factory={"house": ToolHouse}, **_in_environment("house"))
+    trainer(tmp_path, replay_dataset=[{**pair, "prompt": pair["prompt"][1:]} for pair in pairs()])
+    assert "6 of 6 pairs have another system prompt" in caplog.text
+
+
+def _in_environment(name: str) -> dict[str, Any]:
+    return {"train_dataset": Dataset.from_list([{**task, "environment": name} for task in house_tasks(16)])}
+
+
 def test_pairs_that_were_not_given_are_missed(tmp_path: Path) -> None:
     live = trainer(tmp_path, replay_dataset=None, inactive_patience=1, args={"max_steps": 1})
     with pytest.warns(InactiveChannelWarning, match=r"'replay'.*replay_dataset"):
@@ -321,6 +344,12 @@ def test_bad_input_is_named_before_the_first_step(tmp_path: Path) -> None:
         trainer(tmp_path, replay_dataset=[{**pairs(1)[0], "chosen": []}])
     with pytest.raises(ValueError, match="alpha_sdpo"):
         trainer(tmp_path, alpha_sdpo=-1.0)
+    with pytest.raises(TypeError, match="has no argument 'alpha_sdp': did you mean 'alpha_sdpo'"):
+        trainer(tmp_path, alpha_sdp=0.5)
+    with pytest.raises(TypeError, match="has no argument 'reward_func': did you mean 'reward_funcs'"):
+        trainer(tmp_path, reward_func=len)
+    with pytest.raises(ValueError, match=r"replay_dataset: .*none\.jsonl: there is no such file"):
+        trainer(tmp_path, replay_dataset=tmp_path / "none.jsonl")
     with pytest.raises(ValueError, match="sdpo_teacher"):
         trainer(tmp_path, sdpo_teacher="oracle")
     with pytest.raises(ValueError, match="srpo"):

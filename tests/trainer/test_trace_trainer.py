@@ -155,6 +155,13 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
     assert metrics(broken) == metrics(whole)
 
 
+def test_channel_settings_are_keywords_too(tmp_path: Path) -> None:
+    run = _trainer(tmp_path, settings=ChannelSettings(beta_replay=0.3), alpha_sdpo=0.7)
+    assert (run.channels.settings.alpha_sdpo, run.channels.settings.beta_replay) == (0.7, 0.3)
+    with pytest.raises(TypeError, match="TraceTrainer has no argument 'alpha_sdp': did you mean 'alpha_sdpo'"):
+        _trainer(tmp_path, alpha_sdp=0.7)
+
+
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="train_dataset is empty"):
         _trainer(tmp_path, train_dataset=[])

@@ -67,7 +67,7 @@ def preference_rows(
     rows = []
     tools_checked = False
     for number, pair in enumerate(pairs):
-        conversation = _conversational(pair, number)
+        conversation = conversational(pair, number)
         if not tools_checked and has_calls(conversation):
             # A template without tools would render both sides as nothing, or as the same.
             check_chat_template(tokenizer, tools=True)
@@ -114,7 +114,12 @@ def _row(
     return PreferenceRow(prompt_ids, chosen_ids, rejected_ids)
 
 
-def _conversational(pair: Mapping[str, Any] | NormalizedDPOPair, number: int) -> Mapping[str, Any]:
+def conversational(pair: Mapping[str, Any] | NormalizedDPOPair, number: int) -> Mapping[str, Any]:
+    """A pair of any form in TRL's: `prompt`, `chosen` and `rejected` as messages, and `tools` if it has them.
+
+    Raises:
+        ValueError: it has the keys of no form; `number` says which pair it is.
+    """
     if isinstance(pair, NormalizedDPOPair):
         return {
             "prompt": pair.state_messages,
@@ -140,7 +145,7 @@ def _is_list(value: Any) -> bool:
 
 def has_calls(pair: Mapping[str, Any] | NormalizedDPOPair) -> bool:
     """Whether a pair holds a tool call or a result, which the chat template then has to render."""
-    conversation = _conversational(pair, 0)
+    conversation = conversational(pair, 0)
     return any(
         isinstance(message, Mapping) and (message.get("tool_calls") or message.get("role") == "tool")
         for part in ("prompt", "chosen", "rejected")

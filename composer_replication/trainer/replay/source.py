@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from composer_replication.trainer.replay.pair_files import pairs_in
 from composer_replication.trainer.replay.pairs import ReplayPairs
 from composer_replication.trainer.replay.preference_rows import PreferenceStats, preference_rows
 from composer_replication.trainer.replay.reference_logprobs import reference_logprobs, reference_policy
 
 logger = logging.getLogger(__name__)
+
+
+def given_pairs(replay_dataset: Iterable[Any] | str | os.PathLike[str] | None) -> list[Any]:
+    """The pairs that a trainer was given, or those in the file that it was given.
+
+    Raises:
+        ValueError: the file is missing, or holds something else.
+    """
+    if not isinstance(replay_dataset, str | os.PathLike):
+        return list(replay_dataset or ())
+    try:
+        return list(pairs_in(replay_dataset))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"replay_dataset: {error}") from None
 
 
 def replay_pairs(

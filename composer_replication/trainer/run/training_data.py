@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from composer_replication._optional import require
 from composer_replication.hint_generator import LayeredHints, as_collator_hint, is_students_mistake
 from composer_replication.ingestion.store import load_traces
-from composer_replication.replaysim.records import NormalizedDPOPair
-from composer_replication.teacher_replay.pair_files import load_pairs
 from composer_replication.traces import Message, Trace, TraceExample
+from composer_replication.trainer.replay.pair_files import pairs_in
+from composer_replication.trainer.row_files import json_lines, parquet_rows
 
 if TYPE_CHECKING:
     from composer_replication.config.sections import DataSection
-
-_NORMALIZED_KEYS = ("state_id", "state_messages", "chosen_messages", "rejected_messages", "n_teachers_agreeing")
 
 
 @dataclass(frozen=True)
@@ -93,59 +90,16 @@ def _counted(trace: Trace, counts: Counter[str]) -> TraceExample:
 
 def _pairs(files: Iterable[Path]) -> Iterator[Any]:
     for file in files:
-        if file.suffix not in (".jsonl", ".parquet"):
-            raise ValueError(f"data.pairs: {file} must be .jsonl or .parquet, as `pairs` and `normalize` write them")
-        if not file.is_file():
-            raise ValueError(f"data.pairs: {file}: there is no such file")
         try:
-            yield from _pairs_in(file)
+            yield from pairs_in(file)
         except (ValueError, OSError) as error:
             raise ValueError(f"data.pairs: {error}") from None
-
-
-def _pairs_in(file: Path) -> Iterator[Any]:
-    """The pairs of a file in one of the three forms that are written: flat, normalised, and TRL's."""
-    if file.suffix == ".parquet":
-        yield from (_preference(row, f"{file}, row {number}") for number, row in _parquet_rows(file))
-        return
-    first = next((row for _, row in _json_lines(file)), {})
-    if "chosen_messages" in first:
-        yield from _normalized(file)
-    elif "prompt" in first:
-        yield from (_preference(row, f"{file}, line {number}") for number, row in _json_lines(file))
-    else:
-        yield from load_pairs(file)
-
-
-def _preference(row: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """A row in TRL's form; in Parquet, every message is JSON."""
-    made = {}
-    for name in ("prompt", "chosen", "rejected", "tools"):
-        messages = row.get(name)
-        if name == "tools" and messages is None:
-            continue
-        if not isinstance(messages, list):
-            raise ValueError(f"{place}: no pair, {name!r} is missing or no list of messages")
-        try:
-            made[name] = [json.loads(one) if isinstance(one, str) else one for one in messages]
-        except ValueError:
-            raise ValueError(f"{place}: no pair, {name!r} holds a text that is no message") from None
-    return made
-
-
-def _normalized(file: Path) -> Iterator[NormalizedDPOPair]:
-    for number, row in _json_lines(file):
-        missing = [key for key in _NORMALIZED_KEYS if key not in row]
-        missing += [key for key in _NORMALIZED_KEYS[1:4] if not isinstance(row.get(key), list)]
-        if missing:
-            raise ValueError(f"{file}, line {number}: no normalised pair, {missing[0]!r} is missing")
-        yield NormalizedDPOPair(**{key: row[key] for key in _NORMALIZED_KEYS}, metadata=row.get("metadata") or {})
 
 
 def _prompts(file: Path) -> Iterator[dict[str, Any]]:
     if not file.is_file():
         raise ValueError(f"data.prompts: {file}: there is no such file")
-    rows = _json_lines(file) if file.suffix == ".jsonl" else _parquet_rows(file)
+    rows = json_lines(file) if file.suffix == ".jsonl" else parquet_rows(file)
     try:
         for number, row in rows:
             yield {**row, "prompt": _prompt_messages(row.get("prompt"), f"{file}, row {number}")}
@@ -162,30 +116,3 @@ def _prompt_messages(prompt: Any, place: str) -> list[Message]:
         raise ValueError(f"{place}: `prompt` is missing, or neither a text nor chat messages")
     # Parquet gives every message every key that any of them has.
     return [{key: value for key, value in one.items() if value is not None} for one in messages]
-
-
-def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    parquet = require("pyarrow.parquet", "train")
-    try:
-        reader = parquet.ParquetFile(file)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{file} is no Parquet: {' '.join(str(error).split())}") from None
-    number = 0
-    for batch in reader.iter_batches(1_000):
-        for row in batch.to_pylist():
-            number += 1
-            yield number, row
-
-
-def _json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{file}, line {number}: no JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"{file}, line {number}: no object, but a {type(row).__name__}")
-            yield number, row

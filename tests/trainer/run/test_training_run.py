@@ -117,7 +117,9 @@ def _stop_behind(run: TrainingRun, step: int) -> Any:
 def test_rollouts_train_and_leave_samples(tmp_path: Path) -> None:
     given = rollout_config(tmp_path)
     given["data"]["traces"] = str(trace_folder(tmp_path))
-    given["data"]["pairs"] = str(json_lines(tmp_path / "pairs.jsonl", *map(pair, range(3))))
+    read = {"type": "function", "function": {"name": "Read", "parameters": {"type": "object", "properties": {}}}}
+    shown = (pair(number, tools=[read]) for number in range(3))
+    given["data"]["pairs"] = str(json_lines(tmp_path / "pairs.jsonl", *shown))
     given["environment"]["arguments"] = {"word": "open"}
     config = with_settings(given, model__lora={"r": 4}, training__samples_per_log=1, channels__sdpo__gate=None)
     run = TrainingRun(config)

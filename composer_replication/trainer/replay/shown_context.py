@@ -1,0 +1,99 @@
+"""Whether pairs are shown in the context of the rollouts: the same tool definitions and the same system prompt.
+
+A preference that is trained in a context which the policy never acts in has no effect on how it acts: the loss goes to
+zero while the reward falls.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from composer_replication.traces import Message
+from composer_replication.trainer.replay.preference_rows import conversational, has_calls
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_QUOTE = 60
+
+
+class ShownContext(NamedTuple):
+    """The system prompt (None: there is none), and the tools' definitions by name."""
+
+    system: str | None
+    tools: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, prompt: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> ShownContext:
+        """What a conversation shows before the first user message."""
+        first = prompt[0] if prompt else {}
+        content = first.get("content") if first.get("role") == "system" else None
+        system = content if content is None or isinstance(content, str) else json.dumps(content, sort_keys=True)
+        functions = [tool.get("function", tool) for tool in tools or ()]
+        return cls(system, frozenset((str(one.get("name")), json.dumps(one, sort_keys=True)) for one in functions))
+
+
+def check_shown_context(pairs: Sequence[Any], rollouts: Iterable[ShownContext]) -> None:
+    """Compare the pairs' contexts with those of the rollouts, and warn of what differs.
+
+    Raises:
+        ValueError: pairs call tools without showing any, and the rollouts show some.
+    """
+    shown = set(rollouts)
+    if not shown:
+        return
+    rollout_tools, rollout_systems = {one.tools for one in shown}, {one.system for one in shown}
+    unshown, tools, systems = 0, Counter[frozenset[tuple[str, str]]](), Counter[str | None]()
+    for number, pair in enumerate(pairs):
+        conversation = conversational(pair, number)
+        context = ShownContext.of(conversation["prompt"], conversation.get("tools"))
+        if context.tools not in rollout_tools:
+            tools[context.tools] += 1
+            unshown += not context.tools and has_calls(conversation)
+        if context.system not in rollout_systems:
+            systems[context.system] += 1
+    wanted = max(rollout_tools, key=len)
+    if unshown:
+        raise ValueError(
+            f"replay_dataset: {unshown} of {len(pairs)} pairs call tools without showing any definitions, and rollouts "
+            f"show {_names(wanted)}: put the same definitions into each pair's `tools`"
+        )
+    consequence = "channel 3 trains a context in which the policy never acts"
+    if tools:
+        (most, _), *_ = tools.most_common(1)
+        logger.warning(
+            "replay_dataset: %d of %d pairs show other tools than the rollouts (%s): %s",
+            tools.total(),
+            len(pairs),
+            _difference(most, wanted),
+            consequence,
+        )
+    if systems:
+        (system, _), *_ = systems.most_common(1)
+        logger.warning(
+            "replay_dataset: %d of %d pairs have another system prompt than the rollouts (pairs: %s; rollouts: %s): %s",
+            systems.total(),
+            len(pairs),
+            _quoted(system),
+            _quoted(next(iter(rollout_systems))),
+            consequence,
+        )
+
+
+def _difference(pair: frozenset[tuple[str, str]], rollout: frozenset[tuple[str, str]]) -> str:
+    if _names(pair) != _names(rollout):
+        return f"pairs: {_names(pair)}; rollouts: {_names(rollout)}"
+    return f"the definitions of {_names(pair - rollout)} differ"
+
+
+def _names(tools: frozenset[tuple[str, str]]) -> str:
+    return ", ".join(sorted(name for name, _ in tools)) or "none"
+
+
+def _quoted(system: str | None) -> str:
+    if system is None:
+        return "none"
+    return repr(system if len(system) <= _LONGEST_QUOTE else system[:_LONGEST_QUOTE] + "…")
