@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from importlib import metadata
@@ -26,7 +27,44 @@ PINS = [
     for line in (ROOT / "constraints.txt").read_text().splitlines()
     if line and not line.startswith("#")
 ]
-NOT_PINNED = {"verl"}  # it wants an environment of its own
+NOT_PINNED = {name for name, extra in EXTRAS.items() if not extra.pinned}
+DECLARED = {
+    canonicalize_name(Requirement(line).name)
+    for extra, lines in {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}.items()
+    if extra != "dev"
+    for line in lines
+} - {"composer-replication"}
+# Declared without an import in the package, and why.
+NOT_IMPORTED = {
+    "accelerate": "the trainers of transformers need it",
+    "aiohttp": "data-juicer imports it without declaring it",
+    **dict.fromkeys(("fsspec", "huggingface-hub", "modal", "s3fs"), "the extra serverless has no code yet"),
+    "openenv": "the extra openenv has no code yet",
+    "torchmonarch": "the extra monarch has no code yet",
+    **dict.fromkeys(("verl", "cachetools", "fastapi"), "the extra verl has no code yet"),
+}
+
+
+def imported() -> set[str]:
+    """The distributions whose modules the package imports: by a statement, or by `require` and its like."""
+    modules: set[str] = set()
+    for file in (ROOT / "composer_replication").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                modules.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules.add(node.module)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("require", "import_module"):
+                modules.update(one.value for one in node.args[:1] if isinstance(one, ast.Constant))
+    tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names - {"composer_replication"}
+    homes = metadata.packages_distributions()
+    return {canonicalize_name(home) for top in tops for home in homes.get(top, [top])}
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_used() -> None:
+    used = imported()
+    assert used - DECLARED == set()
+    assert DECLARED - used == set(NOT_IMPORTED)
 
 
 def test_extras_are_those_the_doctor_knows() -> None:
