@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -74,6 +76,32 @@ def test_extras_are_those_the_doctor_knows() -> None:
 def test_version_and_commands() -> None:
     assert PROJECT["version"] == composer_replication.__version__ == metadata.version("composer-replication")
     assert PROJECT["scripts"] == dict.fromkeys(("composer-replication", "crf"), "composer_replication.cli:main")
+
+
+def test_the_changelog_names_the_version_and_the_urls_name_files() -> None:
+    assert f"\n## [{PROJECT['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+    for url in PROJECT["urls"].values():
+        assert url.startswith(PROJECT["urls"]["Repository"])
+        _, _, path = url.partition("/main/")
+        assert (ROOT / path).exists(), url
+
+
+def test_the_workflow_runs_what_a_change_must_pass() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    assert job["timeout-minutes"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in job["steps"] if "uses" in step)
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    for form in (ROOT / ".github/ISSUE_TEMPLATE").iterdir():
+        assert {"name", "description", "body"} <= set(yaml.safe_load(form.read_text())), form.name
+
+
+def test_classifiers_name_the_pythons_that_the_core_takes() -> None:
+    named = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", one)]
+    assert named[0] == PROJECT["requires-python"].removeprefix(">=")
+    assert not [one for one in PROJECT["classifiers"] if one.startswith("License")]  # the SPDX expression says it
 
 
 def test_every_pin_is_exact_and_names_no_address() -> None:
