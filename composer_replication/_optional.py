@@ -6,7 +6,6 @@ import importlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -102,6 +101,8 @@ def _with_extra(extra: str) -> str:
     if constraints.is_file() and (_ROOT / "pyproject.toml").is_file():  # a clone; the package is on no index
         pins = f"-c {quote(str(constraints))} " if extra not in EXTRAS or EXTRAS[extra].pinned else ""
         return f"{pins}-e {quote(f'{_ROOT}[{extra}]')}"
+    from importlib import metadata  # here, because its import takes longer than the package's
+
     try:
         origin = json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:

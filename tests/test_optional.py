@@ -65,7 +65,7 @@ def test_elsewhere_pip_takes_what_it_took_before(
             return json.dumps(direct_url) if direct_url and name == "direct_url.json" else None
 
     monkeypatch.setattr(_optional, "_ROOT", tmp_path)
-    monkeypatch.setattr(_optional.metadata, "distribution", lambda name: Installed())
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed())
     assert install_command("train") == command
 
 
