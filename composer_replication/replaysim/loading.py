@@ -13,10 +13,9 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
-from composer_replication._optional import MissingExtraError, is_available
+from composer_replication._optional import EXTRAS, require_all
 from composer_replication.replaysim.recipe import PAIR_FIELD, Recipe, Step
 
-_EXTRA = "replaysim"
 # Deduplicators that judge by one hash per record; the others need a whole dataset, and are not the same on Ray.
 _DEDUPLICATORS = ("document_deduplicator",)
 _MOST_WORDS = 200_000
@@ -28,9 +27,7 @@ def require_data_juicer() -> None:
     Raises:
         MissingExtraError: a RuntimeError (and ImportError).
     """
-    for module in ("data_juicer", "ray", "aiohttp"):
-        if not is_available(module):
-            raise MissingExtraError(_EXTRA, module)
+    require_all({"replaysim": EXTRAS["replaysim"].modules})
 
 
 def load_operators(recipe: Recipe) -> list[Any]:

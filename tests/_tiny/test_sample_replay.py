@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_only_what_the_recipe_keeps_is_left(monkeypatch: pytest.MonkeyPatch, tmp
 def test_without_data_juicer_the_pairs_are_left_as_they_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("composer_replication.replaysim.loading.is_available", lambda module: module != "data_juicer")
+    monkeypatch.setitem(sys.modules, "data_juicer", None)
     assert cli.run(["quickstart", "--steps", "2"]) == 0
     assert "2 pairs by meaning, 0 by text; not normalised: that needs pip install" in capsys.readouterr().out
     assert list(replay_samples(0).pairs) == list(VARIANTS)

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from composer_replication.ingestion.redaction import Redactor, redact_trace
+from composer_replication.ingestion.redaction.personal import _NO_USER
 from composer_replication.ingestion.redaction.redactor import _rules
 from composer_replication.ingestion.redaction.tokens import _library_patterns, gate_of
 from composer_replication.traces import Source, ToolCall, Trace, Turn
@@ -169,6 +170,7 @@ def test_mail_addresses() -> None:
         ("~/.claude/projects/-Users-alice-work-app/x", "~/.claude/projects/-Users-user1-work-app/x"),
         ("/home/alice/a /home/bob/b /home/alice/c", "/home/user1/a /home/user2/b /home/user1/c"),
         ("/home/zoë/a", "/home/user1/a"),
+        ("cd /home/us", "cd /home/user1"),
         ("/root/a", "/root/a"),
     ],
 )
@@ -176,6 +178,19 @@ def test_home_directories(text: str, redacted: str) -> None:
     redactor = Redactor()
     assert redactor.text(text) == redacted
     assert redactor.text(text) == redacted
+
+
+def test_nobodys_home_opens_no_gate_and_a_name_that_only_begins_like_it_does() -> None:
+    gates, rules = _rules()
+
+    def opens(text: str) -> bool:
+        return len(rules) - 1 in (gates.Match(text.encode("latin-1")) or ())
+
+    for name in _NO_USER:
+        assert not any(map(opens, (f"/home/{name}/1", f"C:\\Users\\{name}", f'"/home/{name}"'))), name
+        for begins in (name[:end] for end in range(1, len(name) + 1)):
+            for text in (f"/home/{begins}{tail}" for tail in ("", "x", "-x", "Z/", " Doe/", "\xe9", '"')):
+                assert opens(text) or not list(rules[-1].find(text)), text
 
 
 def test_folder_names_of_claude_code_know_names_with_dashes() -> None:

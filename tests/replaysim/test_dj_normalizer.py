@@ -262,7 +262,7 @@ def test_skipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("missing", ["data_juicer", "ray"])
 def test_a_missing_package_is_an_error_that_names_the_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(RuntimeError, match=r"pip install 'composer-replication\[replaysim\]'") as caught:
+    with pytest.raises(RuntimeError, match=r"pip install .*\[replaysim\]'") as caught:
         DJNormalizer()
     assert isinstance(caught.value, MissingExtraError)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import string
+from collections.abc import Iterable, Iterator
 
 from composer_replication.ingestion.redaction.finding import Finding, Rule, word_set
 
@@ -56,8 +57,6 @@ _NO_USER = word_set(
     local page pages about index dashboard login settings profile components main app.tsx
     """
 )
-# RE2 cannot look ahead, so "not user and a number" is spelled out. What is redacted already passes at once.
-_NO_PLACEHOLDER = r"(?:[A-Za-tv-z_\x80-\xff]|u(?:[^s]|s(?:[^e]|e(?:[^r]|r[^0-9]))))"
 _PLACEHOLDER_NAME = re.compile(r"user\d+")
 _FILE_NAME = re.compile(
     r".*\.(?:html?|[jt]sx?|vue|svelte|css|scss|py|go|rs|rb|php|md|json|ya?ml|java|kt|swift|tmpl|hbs)"
@@ -72,7 +71,29 @@ _BEFORE_A_PATH = re.compile(
 def personal_rules() -> Iterator[Rule]:
     """The rules of this file."""
     yield Rule(r"[A-Za-z0-9_+%-]@[A-Za-z0-9-]+\.[A-Za-z0-9]", _mail_addresses)
-    yield Rule(rf"[\\/-](?:home|[Uu]sers)(?:[\\/]+|-){_NO_PLACEHOLDER}", _home_directories)
+    yield Rule(rf"[\\/-](?:home|[Uu]sers)(?:[\\/]+|-){_other_name(_NO_USER)}", _home_directories)
+
+
+def _other_name(words: Iterable[str], read: str = "") -> str:
+    """A gate for names that are none of these words, and no `user` with a number, which is a placeholder.
+
+    RE2 cannot look ahead, so the words are a tree, and the gate opens where a name leaves it. The paths of a sandbox,
+    which is nobody's home, then cost the one pass and no more. `read` is the name up to here.
+    """
+    longer = [word for word in words if len(word) > len(read)]
+    following = sorted({word[len(read)] for word in longer})
+    if read and read not in words:
+        leaves = rf"[^{re.escape(''.join(following))}]|\z"
+    else:
+        begins = {*string.ascii_letters, "_"}
+        goes_on = begins | set("0123456789.- ") if read else begins  # a second name may follow a space
+        placeholder = set(string.digits) if read == "user" else set()
+        leaves = rf"[{re.escape(''.join(sorted(goes_on - set(following) - placeholder)))}\x80-\xff]"
+    within = [
+        re.escape(letter) + _other_name([word for word in longer if word.startswith(read + letter)], read + letter)
+        for letter in following
+    ]
+    return f"(?:{'|'.join([leaves, *within])})"
 
 
 def munged(name: str) -> str:

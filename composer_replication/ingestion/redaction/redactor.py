@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -89,7 +89,7 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.value(key): self._member(str(key), member) for key, member in value.items()}
+            return {self._key(key): self._member(str(key), member) for key, member in value.items()}
         if isinstance(value, list):
             return self._items(value)
         return value
@@ -108,6 +108,10 @@ class Redactor:
     def spreads(self) -> int:
         """How many secrets are known that have to be looked for elsewhere."""
         return len(self._spreading)
+
+    def _key(self, key: Any) -> Any:
+        # The same few names come again with every call.
+        return key if isinstance(key, str) and not self._spreading and _passes(key) else self.value(key)
 
     def _member(self, name: str, value: Any) -> Any:
         redacted = self.value(value)
@@ -217,6 +221,12 @@ def _is_distinctive(secret: str) -> bool:
 
 def _as_text(view: str) -> str:
     return view if view.isascii() else view.encode("latin-1").decode("utf-8", "surrogatepass")
+
+
+@lru_cache(1024)
+def _passes(text: str) -> bool:
+    """Whether there is nothing in the text for any rule."""
+    return not _rules()[0].Match(text.encode("utf-8", "surrogatepass"))
 
 
 @cache

