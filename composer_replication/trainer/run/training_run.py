@@ -31,7 +31,7 @@ from composer_replication.trainer.run.trainer_arguments import (
     optimizer_settings,
     training_arguments,
 )
-from composer_replication.trainer.run.training_data import TrainingData, load_training_data, makes_tool_calls
+from composer_replication.trainer.run.training_data import TrainingData, described, load_training_data, makes_tool_calls
 from composer_replication.trainer.settings import ChannelSettings
 
 OnLog = Callable[[int, Mapping[str, Any]], None]
@@ -82,6 +82,7 @@ class TrainingRun:
         except ValueError as error:
             # The trainers name their arguments, a user their settings.
             raise ValueError(str(error).replace("replay_dataset", "data.pairs")) from error
+        self.trainer.described_data = described(self.data, config)
         self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, optimizer_settings(config))
         self._add_callbacks(on_log)
 
@@ -210,7 +211,7 @@ def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingD
         args=GRPOConfig(**grpo_arguments(config, rollouts.weights)),
         train_dataset=Dataset.from_dict({name: [row.get(name) for row in data.prompts] for name in columns}),
         processing_class=tokenizer,
-        peft_config=None if config.model.lora is None else lora_config(config.model.lora),
+        peft_config=lora_config(config.model),
         environment_factory=rollouts.factory,
         hint_source=sdpo.hint_source,
         hint_role=sdpo.hint_role,
@@ -239,9 +240,10 @@ def rollout_tokenizer(tokenizer: Any, config: Config) -> Any:
 
 def _with_adapters(config: Config, model: Any) -> Any:
     """The model with its adapters, if it gets any; TRL's trainer makes them itself."""
-    if config.model.lora is None:
+    adapters = lora_config(config.model)
+    if adapters is None:
         return model
-    model = require("peft", "train").get_peft_model(model, lora_config(config.model.lora))
+    model = require("peft", "train").get_peft_model(model, adapters)
     if config.training.gradient_checkpointing:
         model.enable_input_require_grads()
     return model
