@@ -40,9 +40,11 @@ OnLog = Callable[[int, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended: the step it began behind, the step it ended with, and the trainer's figures of all of it."""
+    """How a run ended: the checkpoint to load, the step it began after, the step it ended with, and the trainer's
+    figures of all of it."""
 
     output_dir: Path
+    checkpoint: Path
     resumed_from: int
     steps: int
     metrics: Mapping[str, Any]
@@ -64,6 +66,8 @@ class TrainingRun:
         self.config = config
         self.directory = RunDirectory(config.training.output_dir)
         self.checkpoint = self.directory.checkpoint(config)
+        # Known before the run, which may remove the checkpoint as one too many.
+        self.resumes_from = 0 if self.checkpoint is None else step_of(self.checkpoint)
         # What is cheap to find wrong comes first: the weights are loaded last.
         rollouts = _Rollouts(config)
         self.data, tokenizer = checked_inputs(config)
@@ -88,15 +92,14 @@ class TrainingRun:
 
     def run(self) -> RunResult:
         """Train to the last step and write the last checkpoint; a run that is there already has nothing to do."""
-        trainer, checkpoint = self.trainer, self.checkpoint
-        # Known before the run, which may remove the checkpoint as one too many.
-        resumed_from = 0 if checkpoint is None else step_of(checkpoint)
-        if resumed_from >= self.config.training.steps:
-            return RunResult(self.directory.folder, resumed_from, resumed_from, {})
+        trainer, checkpoint, folder = self.trainer, self.checkpoint, self.directory.folder
+        if checkpoint is not None and self.resumes_from >= self.config.training.steps:
+            return RunResult(folder, checkpoint, self.resumes_from, self.resumes_from, {})
         if trainer.is_world_process_zero():
-            self.directory.begin(self.config, resumed_from)
+            self.directory.begin(self.config, self.resumes_from)
         output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        return RunResult(self.directory.folder, resumed_from, int(trainer.state.global_step), dict(output.metrics))
+        step = int(trainer.state.global_step)
+        return RunResult(folder, folder / f"checkpoint-{step}", self.resumes_from, step, dict(output.metrics))
 
     def stop(self) -> None:
         """End after the step under way, with a checkpoint."""
