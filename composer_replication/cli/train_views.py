@@ -50,7 +50,7 @@ def show_channels(console: Console, logged: Sequence[Mapping[str, Any]]) -> None
     """Print a row for each channel, and how the reward has changed."""
     if summaries := channel_summaries(logged):
         table = Table("channel")
-        for heading in ("active, of logged steps", "first loss", "last loss", "active tokens per step"):
+        for heading in ("logged steps active", "first loss", "last loss", "tokens per step"):
             table.add_column(heading, justify="right")
         for one in summaries:
             losses = ("" if loss is None else f"{loss:.4f}" for loss in (one.first_loss, one.last_loss))

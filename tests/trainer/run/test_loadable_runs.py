@@ -18,8 +18,6 @@ from composer_replication.config.sections import LoraSection, ModelSection
 from composer_replication.trainer.run.model_loading import load_model, lora_config
 from composer_replication.trainer.run.training_run import TrainingRun
 
-IDS = torch.arange(40, 60).unsqueeze(0)
-
 
 @pytest.fixture
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -33,9 +31,10 @@ def _trained(given: dict[str, Any], **model: Any) -> TrainingRun:
     return run
 
 
-def _logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return model.eval()(IDS).logits
+def _same(one: Any, other: Any) -> bool:
+    """Whether two models have the same weights, those of the base and of the adapters."""
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 def _card(folder: Path) -> str:
@@ -54,7 +53,7 @@ def test_adapters_on_a_base_that_was_named_relatively(
     monkeypatch.chdir(elsewhere)
     folder = tmp_path / "run" / "checkpoint-1"
     loaded = AutoPeftModelForCausalLM.from_pretrained(folder)
-    assert torch.equal(_logits(loaded), _logits(run.trainer.model))
+    assert _same(loaded, run.trainer.model)
     assert AutoTokenizer.from_pretrained(folder).chat_template == run.trainer.processing_class.chat_template
     card = _card(folder)
     assert "Base model: `model`, a local checkpoint (Qwen2ForCausalLM)." in card
@@ -73,7 +72,7 @@ def test_all_weights(tmp_path: Path, elsewhere: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(elsewhere)
     folder = tmp_path / "run" / "checkpoint-1"
     loaded = AutoModelForCausalLM.from_pretrained(folder)
-    assert torch.equal(_logits(loaded), _logits(run.trainer.model))
+    assert _same(loaded, run.trainer.model)
     assert AutoTokenizer.from_pretrained(folder).chat_template
     assert "model = AutoModelForCausalLM.from_pretrained(place)" in _card(folder)
 
@@ -84,7 +83,7 @@ def test_adapters_of_rollouts(tmp_path: Path, elsewhere: Path, monkeypatch: pyte
     monkeypatch.chdir(elsewhere)
     folder = tmp_path / "run" / "checkpoint-1"
     loaded = AutoPeftModelForCausalLM.from_pretrained(folder)
-    assert torch.equal(_logits(loaded), _logits(run.trainer.model))
+    assert _same(loaded, run.trainer.model)
     card = _card(folder)
     assert "- grpo: weight 1\n" in card
     assert "- environment: `doors.py:Doors`\n- rewards: `doors.py:length_reward` × 0.5\n" in card
