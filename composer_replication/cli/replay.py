@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,12 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.records import TeacherCallResult
-    from composer_replication.teacher_replay.replay import ReplayOptions
+    from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay
     from composer_replication.teacher_replay.replay_report import ReplayReport
     from composer_replication.teacher_replay.sources import StateOptions
     from composer_replication.teacher_replay.teachers import Teacher
 
 _INTERRUPTED = 130
+SECONDS_BETWEEN_LINES = 10.0
 
 
 def replay(
@@ -81,7 +82,8 @@ def replay(
 
     A call starts only if its worst case fits under the cap. Answers are stored before they are used: a run that is
     stopped, or killed, goes on where it was, and pays for nothing twice. Everything that is sent is redacted first.
-    Ctrl-C waits for the calls under way; a second one does not.
+    Ctrl-C waits for the calls under way; a second one does not. A terminal shows a bar; elsewhere there is a line on
+    standard error every ten seconds.
 
     Keys come from the environment, from --env-file, or from ~/.hermes/.env.
 
@@ -195,6 +197,9 @@ def _run(
     *,
     show_progress: bool,
 ) -> ReplayReport:
+    from composer_replication.cli.pace import Pace
+    from composer_replication.cli.replay_views import progress_line
+    from composer_replication.teacher_replay.prices import to_usd
     from composer_replication.teacher_replay.replay import open_replay
     from composer_replication.teacher_replay.sources import traces_to_replay
 
@@ -207,14 +212,19 @@ def _run(
         TimeElapsedColumn(),
     )
     progress = Progress(*columns, console=errors, transient=True, disable=not (show_progress and errors.is_terminal))
+    questions = _questions(traces_to_replay(traces, states), asked, options) if show_progress else 0
 
     async def replayed() -> ReplayReport:
         stop = asyncio.Event()
-        bar = progress.add_task("Answers", total=None, usd=0.0)
+        bar = progress.add_task("Questions", total=questions, usd=0.0)
+        pace = Pace(every=SECONDS_BETWEEN_LINES)
 
-        def came(row: TeacherCallResult) -> None:
-            paid = 0.0 if row.get("stored") else row["cost_usd"]
-            progress.update(bar, advance=1, usd=progress.tasks[bar].fields["usd"] + paid)
+        def came(_: TeacherCallResult) -> None:
+            report = running.report
+            progress.update(bar, completed=report.settled, usd=to_usd(report.spent))
+            if show_progress and not errors.is_terminal and pace.is_due():
+                line = progress_line(report, questions, pace.left(report.settled, questions))
+                errors.print(line, markup=False, soft_wrap=True)
 
         writer = folder.writer()
         try:
@@ -230,6 +240,19 @@ def _run(
 
     with progress:
         return asyncio.run(replayed())
+
+
+def _questions(traces: Iterable[TraceToReplay], asked: list[Teacher], options: ReplayOptions) -> int:
+    """The most that can be asked: every state, to every teacher of its trace."""
+    from composer_replication.teacher_replay.families import shared_family
+
+    questions = 0
+    for trace in traces:
+        excluded = options.exclude_same_family
+        questions += len(trace.states) * sum(
+            not (excluded and shared_family(teacher.families, trace.student_models)) for teacher in asked
+        )
+    return questions
 
 
 @contextmanager

@@ -83,6 +83,20 @@ def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float
     console.print(f"answers: {escape(str(folder))}")
 
 
+def progress_line(report: ReplayReport, questions: int, left: str) -> str:
+    """How far a replay is, as one line: a question is one state for one teacher."""
+    uses = report.teachers.values()
+    counts = {
+        "answered": sum(use.answered for use in uses),
+        "stored": sum(use.stored for use in uses),
+        "not asked": sum(use.gated + use.no_room for use in uses),
+        "failed": sum(use.failed for use in uses),
+    }
+    shown = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    parts = [f"{report.settled:,} of {questions:,} questions", shown, f"{_dollars(report.spent)} spent", left]
+    return " | ".join(part for part in parts if part)
+
+
 def _by_teacher(slugs: Iterable[str]) -> Table:
     """A column for each teacher: names fold where numbers must not."""
     table = Table("")

@@ -50,6 +50,9 @@ def train(
     environment, samples.jsonl. The same command again goes on from the newest checkpoint. Ctrl-C writes one and stops;
     a second one just stops.
 
+    A terminal shows a bar; elsewhere every logged step is a line on standard error. At the end there is a summary of
+    each channel, and the folder that AutoModelForCausalLM, or AutoPeftModelForCausalLM, loads.
+
     Exit code 2: the configuration is wrong; every problem is a line.
     """
     from composer_replication.config import ConfigError, config_schema, load_config
@@ -74,17 +77,30 @@ def train(
     if as_json:
         figures = {
             "output_dir": str(result.output_dir),
+            "checkpoint": str(result.checkpoint),
             "resumed_from_step": result.resumed_from,
             "steps": result.steps,
             "metrics": dict(result.metrics),
         }
         typer.echo(json.dumps(figures, indent=2))
     else:
-        console = Console(emoji=False, highlight=False)
-        since = f" (resumed from {result.resumed_from:,})" if result.resumed_from else ""
-        console.print(f"step {result.steps:,} of {loaded.training.steps:,}{since}: {escape(str(result.output_dir))}")
+        _show_result(Console(emoji=False, highlight=False), result, loaded)
     if stopped:
         raise typer.Exit(_INTERRUPTED)
+
+
+def _show_result(console: Console, result: RunResult, config: Config) -> None:
+    from composer_replication.cli.train_views import already_finished, logged_steps, show_channels
+
+    show_channels(console, logged_steps(result.output_dir / "metrics.jsonl"))
+    steps = config.training.steps
+    loader = "AutoModelForCausalLM" if config.model.lora is None else "AutoPeftModelForCausalLM"
+    if result.steps == result.resumed_from:
+        console.print(already_finished(result.steps, steps), soft_wrap=True)
+    else:
+        since = f" (resumed from {result.resumed_from:,})" if result.resumed_from else ""
+        console.print(f"step {result.steps:,} of {steps:,}{since}: {escape(str(result.output_dir))}", soft_wrap=True)
+    console.print(f"model, for {loader}.from_pretrained: {escape(str(result.checkpoint))}", soft_wrap=True)
 
 
 def _show_problems(error: ConfigError) -> None:
@@ -140,24 +156,32 @@ def _show_plan(console: Console, plan: DryRun) -> None:
         channels.add_row(channel.channel, weight, "yes" if channel.live else "no", escape(channel.why))
     console.print(channels)
     if plan.resumes_from:
-        console.print(f"would go on from step {plan.resumes_from:,}: {escape(str(plan.config.training.output_dir))}")
+        steps = plan.config.training.steps
+        would = "go on from" if plan.resumes_from < steps else "train nothing, as this is finished at"
+        console.print(f"would {would} step {plan.resumes_from:,}: {escape(str(plan.config.training.output_dir))}")
 
 
 def _train(config: Config, *, show_progress: bool) -> tuple[RunResult, bool]:
+    from composer_replication.cli.pace import Pace
+    from composer_replication.cli.train_views import step_line
     from composer_replication.trainer.run.training_run import TrainingRun
 
     errors = Console(stderr=True, highlight=False)
+    steps, pace = config.training.steps, Pace()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=errors, transient=True, disable=not (show_progress and errors.is_terminal))
-    bar = progress.add_task("Loading", total=config.training.steps)
+    bar = progress.add_task("Loading", total=steps)
 
     def came(step: int, metrics: Mapping[str, Any]) -> None:
+        if show_progress and not errors.is_terminal and "loss" in metrics:
+            errors.print(step_line(step, steps, metrics, pace.left(step, steps)), markup=False, soft_wrap=True)
         shown = f"Training, loss {float(metrics['loss']):.4f}" if "loss" in metrics else None
         progress.update(bar, completed=step, description=shown or progress.tasks[bar].description)
 
     with progress:
         run = TrainingRun(config, on_log=came)
         progress.update(bar, description="Training")
+        pace = Pace(run.resumes_from)
         with _gentle_interrupt(run, errors):
             result = run.run()
     return result, run.stopped

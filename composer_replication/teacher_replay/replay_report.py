@@ -120,6 +120,11 @@ class ReplayReport:
         """Nano-dollars of this run's answers."""
         return sum(use.cost for use in self.teachers.values())
 
+    @property
+    def settled(self) -> int:
+        """Questions (a state for a teacher) that are answered, have failed, or will not be asked."""
+        return sum(use.answered + use.stored + use.failed + use.gated + use.no_room for use in self.teachers.values())
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON; money in dollars. What the prompt cache and the gate saved is an estimate."""
         uses = self.teachers.values()

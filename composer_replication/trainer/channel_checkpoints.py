@@ -1,7 +1,9 @@
-"""What our trainers do around a Hugging Face checkpoint: the channels go in, half-written ones are passed over."""
+"""What our trainers do around a Hugging Face checkpoint: the channels and a model card go in, half-written ones are
+passed over."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,24 @@ from composer_replication.trainer.checkpoint import (
     load_state,
     save_state,
 )
+from composer_replication.trainer.model_card import card_of, name_base_absolutely
 
 
 class ChannelCheckpoints:
     """A mixin that stands before a `Trainer`: the state of `self.channels`, and what `own_state` adds, is saved and
-    restored with every checkpoint."""
+    restored with every checkpoint, and every model is saved with a card of ours.
+
+    `described_data` is what the card says of the data, by name; None: what the trainer knows of it.
+    """
 
     channels: ChannelEngine
+    described_data: Mapping[str, Any] | None = None
     # The trainer's own.
     args: Any
     state: Any
     accelerator: Any
+    is_world_process_zero: Any
+    model: Any
     _get_output_dir: Any
     _tr_loss: Any
     _globalstep_last_logged: int
@@ -71,6 +80,26 @@ class ChannelCheckpoints:
         # Ours first: what Hugging Face writes last completes the checkpoint, and then old ones go and new ones are
         # pushed.
         super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        self.create_model_card()
+
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, **metadata: Any
+    ) -> None:
+        """Write the run's card: it says which checkpoint to load, or the id on the hub. `metadata` (tags, license, ...)
+        goes into its front matter, as do the names."""
+        if not self.is_world_process_zero():
+            return
+        hub_id = self.args.hub_model_id if self.args.push_to_hub else None
+        metadata |= {"model_name": model_name, "datasets": dataset_name}
+        card = card_of(self, hub_id or f"checkpoint-{self.state.global_step}", metadata)
+        Path(self.args.output_dir, "README.md").write_text(str(card), encoding="utf-8")
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        name_base_absolutely(self.model)
+        super()._save(output_dir, state_dict)  # type: ignore[misc]
+        if self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir).resolve()
+            (folder / "README.md").write_text(str(card_of(self, folder.name)), encoding="utf-8")
 
     def go_on_logging(self) -> None:
         """Take up the loss that a killed run had not logged yet; the training loop has just set it to 0."""

@@ -58,6 +58,7 @@ class ChannelEngine:
         processes: int = 1,
     ) -> None:
         self.settings = settings
+        self.weights = dict(channels)
         self.pairs = pairs if settings.beta_replay > 0 else None
         self.teacher = (
             make_teacher(settings.sdpo_teacher, model, rate=settings.ema_rate, mix=settings.trust_region_mix)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Protocol
 
 from transformers import TrainerCallback
 
 from composer_replication.trainer.channel_engine import ChannelEngine
+
+logger = logging.getLogger(__name__)
 
 
 class HasChannels(Protocol):
@@ -27,6 +30,12 @@ class StepEnds(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The number of steps is known now."""
+        if state.global_step >= state.max_steps:
+            logger.warning(
+                "the checkpoint is of step %d and max_steps is %d: there is nothing left to train; raise max_steps",
+                state.global_step,
+                state.max_steps,
+            )
         self._trainer.channels.begin(state.max_steps)
         self._trainer.go_on_logging()
 

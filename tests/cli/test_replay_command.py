@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +108,26 @@ def test_logs_to_answers_and_a_second_run_asks_nobody(
     assert (figures["calls"], figures["stored"], figures["spent_usd"]) == (0, 10, 0.0)
     assert figures["saved_by_ledger_usd"] == pytest.approx(sum(row["cost_usd"] for row in rows))
     assert sorted(map(dump_json, rows_in(out))) == sorted(dump_json({**row, "stored": True}) for row in rows)
+
+
+def test_off_a_terminal_progress_is_lines(
+    server: LoopbackTeachers,
+    traces: Path,
+    teachers: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("composer_replication.cli.replay.SECONDS_BETWEEN_LINES", 0.0)
+    given = [traces, "--teachers", teachers, "--gate", "none", "--concurrency", 1]
+    _, _, errors = run(capsys, *given, "-o", tmp_path / "out")
+    lines = errors.splitlines()
+    assert len(lines) == 10
+    assert re.fullmatch(r"1 of 10 questions \| 1 answered \| \$0\.\d{4} spent \| \d+:\d\d left", lines[0])
+    assert re.fullmatch(r"10 of 10 questions \| 10 answered \| \$0\.\d{4} spent", lines[-1])
+    _, _, errors = run(capsys, *given, "-o", tmp_path / "out")
+    assert errors.splitlines()[-1] == "10 of 10 questions | 10 stored | $0.0000 spent"
+    assert figures_of(capsys, *given, "-o", tmp_path / "out")["stored"] == 10
 
 
 def test_by_default_the_cheapest_are_asked_first_and_meaning_decides(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,34 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_run_and_the_run_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path, logs_config(tmp_path, steps=1))
-    code, out, _ = run(capsys, file)
-    assert (code, out) == (0, f"step 1 of 1: {tmp_path / 'run'}\n")
+    code, out, err = run(capsys, file)
+    assert code == 0
+    *table, last, model = out.splitlines()
+    assert last == f"step 1 of 1: {tmp_path / 'run'}"
+    assert model == f"model, for AutoModelForCausalLM.from_pretrained: {tmp_path / 'run' / 'checkpoint-1'}"
+    channels = [[cell.strip() for cell in line.split("│")[1:3]] for line in table if "│" in line]
+    assert channels == [["lm", "1 of 1"], ["sdpo", "1 of 1"], ["replay", "1 of 1"]]
+    lines = [line for line in err.splitlines() if line.startswith("step ")]
+    assert len(lines) == 1
+    assert re.fullmatch(
+        r"step 1/1 \| loss \S+ \| lm \S+ \(84 tokens\) \| sdpo .* tokens\) \| replay .* tokens\)", lines[0]
+    )
     planned = json.loads(run(capsys, file, "--dry-run", "--json", "--set", "training.steps=2")[1])
     assert planned["resumes_from_step"] == 1
-    code, out, _ = run(capsys, file, "--json", "--set", "training.steps=2")
+    code, out, err = run(capsys, file, "--json", "--set", "training.steps=2")
     result = json.loads(out)
     assert (code, result["steps"], result["resumed_from_step"]) == (0, 2, 1)
+    assert result["checkpoint"] == str(tmp_path / "run" / "checkpoint-2")
     assert result["metrics"]["train_loss"] > 0
+    assert "step " not in err
+    _, out, err = run(capsys, file)
+    assert "already at step 2, and training.steps is 1: nothing was trained; raise training.steps above 2" in out
+    assert "step 2 of 1" not in out
+    assert "step " not in err
+    _, out, _ = run(capsys, file, "--set", "training.steps=2")
+    assert "already finished at step 2: nothing was trained; raise training.steps to go on" in out
+    assert out.splitlines()[-1].endswith(str(tmp_path / "run" / "checkpoint-2"))
+    assert "would train nothing, as this is finished at step 2: " in run(capsys, file, "--dry-run")[1]
     code, out, err = run(capsys, file, "--set", "training.steps=2", "--set", "channels.sdpo.alpha=0.7")
     assert (code, out) == (1, "")
     assert err.splitlines()[-1].startswith("error: training.output_dir: ")
@@ -118,7 +139,9 @@ def test_a_run_and_the_run_after_it(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_an_environment_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, written(tmp_path, rollout_config(tmp_path, steps=1)))
-    assert (code, out) == (0, f"step 1 of 1: {tmp_path / 'run'}\n")
+    assert code == 0
+    assert f"step 1 of 1: {tmp_path / 'run'}\n" in out
+    assert re.search(r"^step 1/1 \| loss \S+ \| grpo .* \| reward \d", err, re.MULTILINE)
     assert "experimental" not in err
     assert (tmp_path / "run" / "samples.jsonl").exists()
 

@@ -42,18 +42,20 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
 
 
 class LogCallback(TrainerCallback):  # type: ignore[misc]
-    """Passes steps and metrics on."""
+    """Passes steps and metrics on, in the first process."""
 
     def __init__(self, on_log: Callable[[int, Mapping[str, Any]], None]) -> None:
         self._on_log = on_log
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Called by the trainer after every optimiser step."""
-        self._on_log(state.global_step, {})
+        if state.is_world_process_zero:
+            self._on_log(state.global_step, {})
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         """Called by the trainer with the metrics."""
-        self._on_log(state.global_step, logs or {})
+        if state.is_world_process_zero:
+            self._on_log(state.global_step, logs or {})
 
 
 class StopCallback(TrainerCallback):  # type: ignore[misc]

@@ -14,17 +14,15 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import composer_replication
 from composer_replication._whole_file import whole_file
 from composer_replication.config import Config, ConfigError, load_config
 from composer_replication.config.combinations import launched_processes
 from composer_replication.trainer.checkpoint import last_complete_checkpoint
+from composer_replication.trainer.model_card import package_versions
 
-_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "safetensors")
 # What may be another on resuming: it changes how long a run is or what is told of it, not what is learned.
 _FREE = frozenset(
     {
@@ -166,10 +164,11 @@ def environment(config: Config) -> dict[str, Any]:
     import torch
 
     cuda = torch.cuda.is_available()
+    packages = package_versions()
     return {
-        "composer_replication": composer_replication.__version__,
+        "composer_replication": packages.pop("composer_replication"),
         "python": platform.python_version(),
-        "packages": {name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        "packages": packages,
         "platform": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
@@ -196,13 +195,6 @@ def _differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, 
         return
     for name in dict.fromkeys([*before, *after]):
         yield from _differences(before.get(name), after.get(name), f"{key}.{name}" if key else name)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _git_commit() -> str | None:

@@ -55,7 +55,7 @@ def estimate_memory(config: Config, empty_model: Any) -> MemoryEstimate:
     model = empty_model
     if config.model.lora is not None:
         peft = require("peft", "train")
-        model = peft.get_peft_model(empty_model, lora_config(config.model.lora))
+        model = peft.get_peft_model(empty_model, lora_config(config.model))
     matrices, *others = _kinds_of_parameters(model)
     trainable = [*matrices, *(one for kind in others for one in kind)]
     states = 2 * _bytes(trainable)

@@ -15,7 +15,7 @@ from composer_replication.config.resolving import BUNDLED_MODEL
 
 if TYPE_CHECKING:
     from composer_replication.config import Config
-    from composer_replication.config.sections import LoraSection, ModelSection
+    from composer_replication.config.sections import ModelSection
 
 # A turn's borders must be tokens of their own: spelt out in pieces, they are text that no model has seen.
 _WITH_A_HEAD = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
@@ -30,18 +30,11 @@ def load_tokenizer(settings: ModelSection) -> Any:
     """
     from transformers import AutoTokenizer
 
-    if settings.name == BUNDLED_MODEL:
-        from composer_replication._tiny.smollm2 import smollm2_file
-
-        file = smollm2_file()
-        require("gguf", "quickstart")
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    else:
-        place = model_place(settings)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(place, revision=settings.revision)
-        except (OSError, ValueError, KeyError) as error:
-            raise ValueError(_not_loaded(settings, "tokenizer", error)) from error
+    place = model_place(settings)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, revision=settings.revision)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(_not_loaded(settings, "tokenizer", error)) from error
     template = _chat_template(settings.chat_template)
     if template is not None:
         missing = [mark for mark in _CHATML if mark in template and mark not in tokenizer.get_vocab()]
@@ -69,20 +62,12 @@ def load_model(settings: ModelSection) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    dtype: torch.dtype = getattr(torch, settings.dtype)
-    if settings.name == BUNDLED_MODEL:
-        from composer_replication._tiny.smollm2 import load_smollm2
-
-        model, _ = load_smollm2()
-        if settings.attn_implementation is not None:
-            model.set_attn_implementation(settings.attn_implementation)
-        return model.to(dtype)
     place = model_place(settings)
     try:
         model, loaded = AutoModelForCausalLM.from_pretrained(
             place,
             revision=settings.revision,
-            dtype=dtype,
+            dtype=getattr(torch, settings.dtype),
             attn_implementation=settings.attn_implementation,
             output_loading_info=True,
         )
@@ -105,17 +90,9 @@ def empty_model(settings: ModelSection) -> Any:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    if settings.name == BUNDLED_MODEL:
-        from composer_replication._tiny.smollm2 import smollm2_file
-
-        file = smollm2_file()
-        require("gguf", "quickstart")
-        arguments: dict[str, Any] = {"gguf_file": file.name}
-        place = str(file.parent)
-    else:
-        arguments, place = {"revision": settings.revision}, model_place(settings)
+    place = model_place(settings)
     try:
-        config = AutoConfig.from_pretrained(place, **arguments)
+        config = AutoConfig.from_pretrained(place, revision=settings.revision)
         _check_architecture(settings, config)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, settings.dtype))
@@ -189,35 +166,43 @@ def check_tools(tokenizer: Any, needed_by: str) -> None:
         )
 
 
-def lora_config(settings: LoraSection) -> Any:
-    """The settings in PEFT's form.
+def lora_config(settings: ModelSection) -> Any:
+    """The adapters in PEFT's form; None trains every weight.
 
     Raises:
         MissingExtraError: PEFT is not installed.
     """
-    peft = require("peft", "train")
-    targets = settings.target_modules
-    return peft.LoraConfig(
-        r=settings.r,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
+    lora = settings.lora
+    if lora is None:
+        return None
+    targets = lora.target_modules
+    return require("peft", "train").LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
         target_modules="all-linear" if targets == ("all-linear",) else list(targets),
-        use_rslora=settings.rslora,
+        use_rslora=lora.rslora,
         task_type="CAUSAL_LM",
+        revision=settings.revision,
     )
 
 
 def model_place(settings: ModelSection) -> str:
-    """A directory, or a hub id.
+    """The absolute path of a directory, or a hub id.
 
     Raises:
         ValueError: it looks like a directory, and is none.
+        SmolLM2NotInstalledError: see `smollm2_checkpoint`.
     """
+    if settings.name == BUNDLED_MODEL:
+        from composer_replication._tiny.smollm2 import smollm2_checkpoint
+
+        return str(smollm2_checkpoint())
     path = Path(settings.name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ValueError(f"model.name: {settings.name} holds no model: there is no config.json in it")
-        return str(path)
+        return str(path.resolve())
     looks_local = path.is_absolute() or settings.name.startswith((".", "~")) or settings.name.count("/") > 1
     if looks_local or (os.sep != "/" and os.sep in settings.name) or path.exists():
         raise ValueError(f"model.name: {settings.name}: there is no such directory")

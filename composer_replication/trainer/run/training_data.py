@@ -17,6 +17,7 @@ from composer_replication.trainer.replay.pair_files import pairs_in
 from composer_replication.trainer.row_files import json_lines, parquet_rows
 
 if TYPE_CHECKING:
+    from composer_replication.config import Config
     from composer_replication.config.sections import DataSection
 
 
@@ -57,6 +58,24 @@ def load_training_data(settings: DataSection) -> TrainingData:
             raise ValueError(f"data.prompts: {settings.prompts} holds no prompt")
         counts["prompts"] = {"prompts": len(prompts)}
     return TrainingData(traces, pairs, prompts, counts)
+
+
+def described(data: TrainingData, config: Config) -> dict[str, str]:
+    """What a model card says of the data: names without their paths, and counts."""
+    given = config.data
+    sources = {"traces": [given.traces], "pairs": given.pairs, "prompts": [given.prompts]}
+    words = {}
+    for source, counts in data.counts.items():
+        names = ", ".join(f"`{path.resolve().name}`" for path in sources[source] if path is not None)
+        words[source] = f"{names}: " + ", ".join(
+            f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()
+        )
+    environment = config.environment
+    if environment is not None and environment.class_ is not None:
+        words["environment"] = f"`{Path(environment.class_).name}`"
+    if environment is not None and environment.rewards:
+        words["rewards"] = ", ".join(f"`{Path(one.function).name}` × {one.weight:g}" for one in environment.rewards)
+    return words
 
 
 def makes_tool_calls(data: TrainingData) -> bool:

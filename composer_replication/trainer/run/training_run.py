@@ -32,7 +32,7 @@ from composer_replication.trainer.run.trainer_arguments import (
     optimizer_settings,
     training_arguments,
 )
-from composer_replication.trainer.run.training_data import TrainingData, load_training_data, makes_tool_calls
+from composer_replication.trainer.run.training_data import TrainingData, described, load_training_data, makes_tool_calls
 from composer_replication.trainer.settings import ChannelSettings
 
 OnLog = Callable[[int, Mapping[str, Any]], None]
@@ -41,9 +41,11 @@ OnLog = Callable[[int, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended: the step it began behind, the step it ended with, and the trainer's figures of all of it."""
+    """How a run ended: the checkpoint to load, the step it began after, the step it ended with, and the trainer's
+    figures of all of it."""
 
     output_dir: Path
+    checkpoint: Path
     resumed_from: int
     steps: int
     metrics: Mapping[str, Any]
@@ -64,6 +66,8 @@ class TrainingRun:
         self.config = config
         self.directory = RunDirectory(config.training.output_dir)
         self.checkpoint = self.directory.checkpoint(config)
+        # Known before the run, which may remove the checkpoint as one too many.
+        self.resumes_from = 0 if self.checkpoint is None else step_of(self.checkpoint)
         # What is cheap to find wrong comes first: the weights are loaded last.
         rollouts = _Rollouts(config)
         self.data, tokenizer = checked_inputs(config)
@@ -82,20 +86,20 @@ class TrainingRun:
         except ValueError as error:
             # The trainers name their arguments, a user their settings.
             raise ValueError(str(error).replace("replay_dataset", "data.pairs")) from error
+        self.trainer.described_data = described(self.data, config)
         self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, optimizer_settings(config))
         self._add_callbacks(on_log)
 
     def run(self) -> RunResult:
         """Train to the last step and write the last checkpoint; a run that is there already has nothing to do."""
-        trainer, checkpoint = self.trainer, self.checkpoint
-        # Known before the run, which may remove the checkpoint as one too many.
-        resumed_from = 0 if checkpoint is None else step_of(checkpoint)
-        if resumed_from >= self.config.training.steps:
-            return RunResult(self.directory.folder, resumed_from, resumed_from, {})
+        trainer, checkpoint, folder = self.trainer, self.checkpoint, self.directory.folder
+        if checkpoint is not None and self.resumes_from >= self.config.training.steps:
+            return RunResult(folder, checkpoint, self.resumes_from, self.resumes_from, {})
         if trainer.is_world_process_zero():
-            self.directory.begin(self.config, resumed_from)
+            self.directory.begin(self.config, self.resumes_from)
         output = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        return RunResult(self.directory.folder, resumed_from, int(trainer.state.global_step), dict(output.metrics))
+        step = int(trainer.state.global_step)
+        return RunResult(folder, folder / f"checkpoint-{step}", self.resumes_from, step, dict(output.metrics))
 
     def stop(self) -> None:
         """End after the step under way, with a checkpoint."""
@@ -222,7 +226,7 @@ def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingD
         args=GRPOConfig(**grpo_arguments(config, rollouts.weights)),
         train_dataset=Dataset.from_dict({name: [row.get(name) for row in data.prompts] for name in columns}),
         processing_class=tokenizer,
-        peft_config=None if config.model.lora is None else lora_config(config.model.lora),
+        peft_config=lora_config(config.model),
         environment_factory=rollouts.factory,
         hint_source=sdpo.hint_source,
         hint_role=sdpo.hint_role,
@@ -251,9 +255,10 @@ def rollout_tokenizer(tokenizer: Any, config: Config) -> Any:
 
 def _with_adapters(config: Config, model: Any) -> Any:
     """The model with its adapters, if it gets any; TRL's trainer makes them itself."""
-    if config.model.lora is None:
+    adapters = lora_config(config.model)
+    if adapters is None:
         return model
-    model = require("peft", "train").get_peft_model(model, lora_config(config.model.lora))
+    model = require("peft", "train").get_peft_model(model, adapters)
     if config.training.gradient_checkpointing:
         model.enable_input_require_grads()
     return model

@@ -46,7 +46,7 @@ def test_weights_gradients_and_states_are_those_of_a_step(folder: Path, sections
     given = config(folder, **sections)
     model: Any = load_model(given.model)
     if given.model.lora is not None:
-        model = peft.get_peft_model(model, lora_config(given.model.lora))
+        model = peft.get_peft_model(model, lora_config(given.model))
     optimizer = make_optimizer(model, **optimizer_settings(given))
     ids = torch.arange(6)[None]
     model(input_ids=ids, labels=ids).loss.backward()

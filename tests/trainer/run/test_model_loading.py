@@ -126,7 +126,10 @@ def test_a_model_that_was_saved_without_its_head_is_not_given_a_random_one(folde
 
 
 def test_adapters() -> None:
-    config = lora_config(LoraSection(r=4, alpha=8.0, target_modules=("q_proj", "v_proj"), rslora=True))
+    given = LoraSection(r=4, alpha=8.0, target_modules=("q_proj", "v_proj"), rslora=True)
+    config = lora_config(ModelSection(name="org/model", revision="v2", lora=given))
     assert (config.r, config.lora_alpha, config.use_rslora) == (4, 8.0, True)
     assert set(config.target_modules) == {"q_proj", "v_proj"}
-    assert lora_config(LoraSection()).target_modules == "all-linear"
+    assert config.revision == "v2"
+    assert lora_config(ModelSection(name="org/model", lora=LoraSection())).target_modules == "all-linear"
+    assert lora_config(ModelSection(name="org/model")) is None

@@ -1,0 +1,95 @@
+"""What `train` shows of a run: a line for a logged step, and at the end a row for each channel."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+
+class ChannelSummary(NamedTuple):
+    """A channel over the logged steps: in how many it was active, its first and last loss, its tokens per step."""
+
+    channel: str
+    active: int
+    logged: int
+    first_loss: float | None
+    last_loss: float | None
+    tokens: float
+
+
+def step_line(step: int, steps: int, metrics: Mapping[str, Any], left: str) -> str:
+    """A logged step as one line."""
+    parts = [f"step {step:,}/{steps:,}", f"loss {metrics['loss']:.4f}"]
+    for channel in _channels(metrics):
+        loss, tokens = _number(metrics, channel, "loss"), _number(metrics, channel, "active_tokens")
+        parts.append(f"{channel} inactive" if loss is None else f"{channel} {loss:.4f} ({tokens or 0:,.0f} tokens)")
+    if (reward := _finite(metrics.get("reward"))) is not None:
+        parts.append(f"reward {reward:.3f}")
+    return " | ".join([*parts, *([left] if left else [])])
+
+
+def channel_summaries(logged: Iterable[Mapping[str, Any]]) -> list[ChannelSummary]:
+    """The channels of a run, from what it logged."""
+    steps = [metrics for metrics in logged if "loss" in metrics]
+    summaries = []
+    for channel in dict.fromkeys(channel for metrics in steps for channel in _channels(metrics)):
+        losses = [loss for metrics in steps if (loss := _number(metrics, channel, "loss")) is not None]
+        tokens = sum(_number(metrics, channel, "active_tokens") or 0.0 for metrics in steps) / len(steps)
+        first, last = (losses[0], losses[-1]) if losses else (None, None)
+        summaries.append(ChannelSummary(channel, len(losses), len(steps), first, last, tokens))
+    return summaries
+
+
+def show_channels(console: Console, logged: Sequence[Mapping[str, Any]]) -> None:
+    """Print a row for each channel, and how the reward has changed."""
+    if summaries := channel_summaries(logged):
+        table = Table("channel")
+        for heading in ("logged steps active", "first loss", "last loss", "tokens per step"):
+            table.add_column(heading, justify="right")
+        for one in summaries:
+            losses = ("" if loss is None else f"{loss:.4f}" for loss in (one.first_loss, one.last_loss))
+            table.add_row(one.channel, f"{one.active:,} of {one.logged:,}", *losses, f"{one.tokens:,.0f}")
+        console.print(table)
+    rewards = [reward for metrics in logged if (reward := _finite(metrics.get("reward"))) is not None]
+    if rewards:
+        console.print(f"reward: {rewards[0]:.3f} at first, {rewards[-1]:.3f} at last")
+
+
+def logged_steps(file: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; a line that was cut by a crash is left out."""
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def already_finished(step: int, steps: int) -> str:
+    """Why a run that is at `step` has nothing to do."""
+    if step == steps:
+        return f"already finished at step {step:,}: nothing was trained; raise training.steps to go on"
+    return (
+        f"already at step {step:,}, and training.steps is {steps:,}: nothing was trained; raise training.steps above "
+        f"{step:,} to go on"
+    )
+
+
+def _channels(metrics: Mapping[str, Any]) -> list[str]:
+    return [name.split("/")[1] for name in metrics if name.startswith("channels/") and name.endswith("/active_tokens")]
+
+
+def _number(metrics: Mapping[str, Any], channel: str, name: str) -> float | None:
+    return _finite(metrics.get(f"channels/{channel}/{name}"))
+
+
+def _finite(value: Any) -> float | None:
+    """A number; None for one that was not measured, which a trainer logs as NaN or leaves out."""
+    return float(value) if value is not None and math.isfinite(float(value)) else None
