@@ -148,7 +148,10 @@ def _prompts(file: Path) -> Iterator[dict[str, Any]]:
     rows = _json_lines(file) if file.suffix == ".jsonl" else _parquet_rows(file)
     try:
         for number, row in rows:
-            yield {**row, "prompt": _prompt_messages(row.get("prompt"), f"{file}, row {number}")}
+            if "prompt" not in row:
+                columns = ", ".join(row) or "no columns"
+                raise ValueError(f"{file}, row {number}: `prompt` is missing (there are {columns})")
+            yield {**row, "prompt": _prompt_messages(row["prompt"], f"{file}, row {number}")}
     except ValueError as error:
         raise ValueError(f"data.prompts: {error}") from None
 
@@ -159,7 +162,7 @@ def _prompt_messages(prompt: Any, place: str) -> list[Message]:
         return [{"role": "user", "content": prompt}]
     messages = [json.loads(one) if isinstance(one, str) else one for one in prompt] if isinstance(prompt, list) else []
     if not messages or not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
-        raise ValueError(f"{place}: `prompt` is missing, or neither a text nor chat messages")
+        raise ValueError(f"{place}: `prompt` is neither a text nor chat messages")
     # Parquet gives every message every key that any of them has.
     return [{key: value for key, value in one.items() if value is not None} for one in messages]
 

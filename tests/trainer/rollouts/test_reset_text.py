@@ -34,8 +34,8 @@ class Talking(ToolHouse):
         return self._says
 
 
-class _Generating(Exception):
-    """The prompts are made."""
+class _PromptsMadeError(Exception):
+    """Generation would begin now."""
 
 
 def shown_prompt(folder: Path, says: Any, prompt: list[dict[str, Any]], *, named: bool = False) -> Any:
@@ -52,11 +52,11 @@ def shown_prompt(folder: Path, says: Any, prompt: list[dict[str, Any]], *, named
 
     def generate(prompts: list[Any]) -> None:
         seen.extend(prompts)
-        raise _Generating
+        raise _PromptsMadeError
 
     live._generate = generate
     row = {"prompt": prompt, "wanted": [], "environment": "house"}
-    with pytest.raises(_Generating):
+    with pytest.raises(_PromptsMadeError):
         live._generate_and_score_completions([row, row])
     assert seen[0] == seen[1]
     assert row["prompt"] is prompt
