@@ -14,8 +14,6 @@ from trainer.run.training_material import json_lines, logs_config, model_folder,
 from composer_replication.cli import app as cli
 from composer_replication.config import load_config
 
-EXAMPLES = Path(cli.__file__).parents[2] / "examples"
-
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,11 +122,6 @@ def test_an_environment_from_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "run" / "samples.jsonl").exists()
 
 
-@pytest.mark.parametrize("name", ["train.yaml", "train_environment.yaml"])
-def test_the_examples_are_configurations(name: str) -> None:
-    load_config(EXAMPLES / name)
-
-
 def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = logs_config(tmp_path)
     config["chanels"] = config.pop("channels")
@@ -159,7 +152,12 @@ def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["FILE", "--set", "model.name=SHORT"], 1, "has 640 tokens and the model rows for 600"),
         (["FILE", "--set", "model.chat_template=PLAIN"], 1, "renders no tool calls, and data.traces needs them"),
         (["FILE", "--set", "data.traces=nowhere"], 1, "data.traces: nowhere holds no traces"),
-        (["FILE", "--set", "data.pairs=nowhere.jsonl"], 1, "data.pairs: nowhere.jsonl: there is no such file"),
+        (
+            ["FILE", "--set", "data.pairs=nowhere.jsonl"],
+            1,
+            "data.pairs: nowhere.jsonl: there is no such file; make it with `composer-replication pairs`, or set "
+            "data.pairs to null",
+        ),
         (
             ["FILE", "--set", "data.max_length=5000"],
             1,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from composer_replication.config.sections import DataSection
 
 _NORMALIZED_KEYS = ("state_id", "state_messages", "chosen_messages", "rejected_messages", "n_teachers_agreeing")
+_NO_PAIRS = "set data.pairs to null to train without channel 3"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def load_training_data(settings: DataSection) -> TrainingData:
     if settings.pairs:
         pairs = list(islice(_pairs(settings.pairs), settings.max_pairs))
         if not pairs:
-            raise ValueError(f"data.pairs: {', '.join(map(str, settings.pairs))}: there is no pair in it")
+            raise ValueError(f"data.pairs: {', '.join(map(str, settings.pairs))}: there is no pair in it; {_NO_PAIRS}")
         counts["pairs"] = {"pairs": len(pairs)}
     if settings.prompts is not None:
         prompts = list(islice(_prompts(settings.prompts), settings.max_prompts))
@@ -96,7 +97,9 @@ def _pairs(files: Iterable[Path]) -> Iterator[Any]:
         if file.suffix not in (".jsonl", ".parquet"):
             raise ValueError(f"data.pairs: {file} must be .jsonl or .parquet, as `pairs` and `normalize` write them")
         if not file.is_file():
-            raise ValueError(f"data.pairs: {file}: there is no such file")
+            raise ValueError(
+                f"data.pairs: {file}: there is no such file; make it with `composer-replication pairs`, or {_NO_PAIRS}"
+            )
         try:
             yield from _pairs_in(file)
         except (ValueError, OSError) as error:
