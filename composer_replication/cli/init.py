@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,5 +31,5 @@ def init(
     written = write_example(example, output, overwrite=force)
     typer.echo(f"wrote {', '.join(map(str, written))}\n")
     if output.resolve() != Path.cwd():
-        typer.echo(f"Paths in it are relative to the working directory: cd {output}\n")
+        typer.echo(f"Paths in it are relative to the working directory: cd {shlex.quote(str(output))}\n")
     typer.echo(header(written[0]))

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 from typing import Any
 
+EXAMPLE_CALL = """Answer with a tool call and nothing else, like this:
+<tool_call>
+{"name": "switch_on", "arguments": {"room": "tower"}}
+</tool_call>"""
+
 
 class House:
     """A house with a lamp in every room. The reward is 1 if exactly the wanted lamps are on in the end.
 
     Args:
-        failure_cost: taken off the reward for every call that fails (`environment.arguments` in the configuration).
+        failure_cost: taken off the reward for every call that fails.
+        show_call: show the model what a call looks like. Very small models need it; others know it from training.
     """
 
-    def __init__(self, failure_cost: float = 0.1) -> None:
+    # What `environment.arguments` in the configuration gives.
+    def __init__(self, failure_cost: float = 0.1, show_call: bool = False) -> None:
         self._failure_cost = failure_cost
+        self._show_call = show_call
 
     def reset(self, rooms: list[str], lit: list[str], wanted: list[str], **row: Any) -> str:
         """Begin an episode with a row of tasks.jsonl: its columns come as keyword arguments.
@@ -29,7 +37,8 @@ class House:
         # All state is set here: an environment is used for many episodes, one after the other.
         self._rooms, self._lit, self._wanted = list(rooms), set(lit), set(wanted)
         self._failures = 0
-        return f"The rooms are: {', '.join(rooms)}. Lamps that are on: {', '.join(lit) or 'none'}."
+        text = f"The rooms are: {', '.join(rooms)}. Lamps that are on: {', '.join(lit) or 'none'}."
+        return f"{text}\n{EXAMPLE_CALL}" if self._show_call else text
 
     def get_reward(self) -> float:
         """Score the episode: how well the lamps match the wanted ones, less what failed calls cost."""
