@@ -17,6 +17,7 @@ from rich.markup import escape
 import composer_replication
 from composer_replication.cli.doctor import doctor
 from composer_replication.cli.ingest import ingest
+from composer_replication.cli.init import init
 from composer_replication.cli.normalize import normalize
 from composer_replication.cli.pairs import pairs
 from composer_replication.cli.quickstart import quickstart
@@ -54,6 +55,7 @@ def options(
 
 app.command(epilog="Example: composer-replication doctor --json")(doctor)
 app.command(epilog="Example: composer-replication ingest ~/.claude/projects -o traces")(ingest)
+app.command(epilog="Example: composer-replication init environment -o house")(init)
 app.command(epilog="Example: composer-replication quickstart --steps 40")(quickstart)
 app.command(epilog="Example: composer-replication normalize pairs.jsonl -o normalized.jsonl")(normalize)
 app.command(epilog="Example: composer-replication pairs traces --replay replayed -o pairs.jsonl")(pairs)
@@ -61,7 +63,7 @@ app.command(epilog="Example: composer-replication replay traces -o replayed --ma
 app.command("serve-teacher", epilog="Example: composer-replication serve-teacher --model ./my-model --port 8000")(
     serve_teacher
 )
-app.command(epilog="Example: composer-replication train examples/train.yaml --set training.steps=200 --dry-run")(train)
+app.command(epilog="Example: composer-replication train train.yaml --set training.steps=200 --dry-run")(train)
 
 
 def main() -> None:

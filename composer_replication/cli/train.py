@@ -28,7 +28,7 @@ def train(
     config: Annotated[
         Path | None,
         typer.Argument(
-            metavar="CONFIG", help="A YAML file; examples/train.yaml shows every section.", show_default=False
+            metavar="CONFIG", help="A YAML file; `composer-replication init` writes one.", show_default=False
         ),
     ] = None,
     overrides: Annotated[
@@ -61,7 +61,7 @@ def train(
         typer.echo(json.dumps(config_schema(), indent=2))
         return
     if config is None:
-        raise typer.BadParameter("CONFIG is missing: a YAML file, like examples/train.yaml")
+        raise typer.BadParameter("CONFIG is missing: a YAML file; `composer-replication init` writes one to start from")
     try:
         loaded = load_config(config, overrides or ())
     except FileNotFoundError as error:

@@ -20,7 +20,10 @@ def _one_or_several(value: Any) -> Any:
 
 AnyPath = Annotated[Path, Field(strict=False)]
 _OneOrSeveral = BeforeValidator(_one_or_several, json_schema_input_type=str | list[str])
-Paths = Annotated[tuple[AnyPath, ...], Field(strict=False), _OneOrSeveral]
+_AnyNumber = BeforeValidator(
+    lambda value: [] if value is None else _one_or_several(value), json_schema_input_type=str | list[str] | None
+)
+Paths = Annotated[tuple[AnyPath, ...], Field(strict=False), _AnyNumber]
 Texts = Annotated[tuple[str, ...], Field(strict=False), _OneOrSeveral]
 Weight = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -82,7 +85,7 @@ class DataSection(Section):
     traces: AnyPath | None = None
     """A folder that `composer-replication ingest` wrote."""
     pairs: Paths = ()
-    """Files that `composer-replication pairs` or `normalize` wrote: .jsonl, or .parquet of --preference."""
+    """Files that `composer-replication pairs` or `normalize` wrote: .jsonl, or .parquet of --preference. null: none."""
     prompts: AnyPath | None = None
     """Tasks for the environment, .jsonl or .parquet: a `prompt` a row (text or chat messages), and whatever columns the
     environment and the rewards read."""

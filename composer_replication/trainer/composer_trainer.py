@@ -38,6 +38,7 @@ from composer_replication.trainer.policy_checks import check_not_empty, check_po
 from composer_replication.trainer.replay.shown_context import ShownContext, check_shown_context
 from composer_replication.trainer.replay.source import given_pairs, replay_pairs
 from composer_replication.trainer.rollouts.buffer import buffered_tensors, restored_buffer
+from composer_replication.trainer.rollouts.reset_text import separating
 from composer_replication.trainer.rollouts.rollout import Rollout, TemplatedTokenizer, tool_definitions
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
@@ -54,7 +55,8 @@ GRPOTrainer: Any = require("trl", "train").GRPOTrainer
 class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """A `trl.GRPOTrainer` with three channels; with both weights 0 it is one, number for number.
 
-    Everything that `GRPOTrainer` takes is taken and handed on: objectives, tools, environments, `rollout_func`, LoRA.
+    Everything that `GRPOTrainer` takes is passed through: objectives, tools, environments, `rollout_func`, LoRA. One
+    thing differs: a text that an environment's `reset` returns does not merge with the last word of the prompt.
 
     Args:
         alpha_sdpo: weight of channel 2, hint self-distillation.
@@ -173,6 +175,10 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             raise ValueError("routing='srpo' sends failed rollouts to channel 2, but alpha_sdpo is 0")
         check_not_empty("train_dataset", kwargs.get("train_dataset", args[3] if len(args) > 3 else None))
         check_not_empty("trace_dataset", trace_dataset)
+        if isinstance(environments := kwargs.get("environment_factory"), Mapping):
+            kwargs["environment_factory"] = {name: separating(factory) for name, factory in environments.items()}
+        elif environments is not None:
+            kwargs["environment_factory"] = separating(environments)
         super().__init__(*args, **kwargs)
         check_policy(self.model, self._tokenizer)
         if self._is_vlm and (alpha_sdpo > 0 or beta_replay > 0 or kl_in_advantage > 0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,6 @@ from trainer.run.training_material import json_lines, logs_config, model_folder,
 
 from composer_replication.cli import app as cli
 from composer_replication.config import load_config
-
-EXAMPLES = Path(cli.__file__).parents[2] / "examples"
 
 
 @pytest.fixture(autouse=True)
@@ -146,11 +145,6 @@ def test_an_environment_from_the_command_line(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "run" / "samples.jsonl").exists()
 
 
-@pytest.mark.parametrize("name", ["train.yaml", "train_environment.yaml"])
-def test_the_examples_are_configurations(name: str) -> None:
-    load_config(EXAMPLES / name)
-
-
 def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = logs_config(tmp_path)
     config["chanels"] = config.pop("channels")
@@ -181,7 +175,12 @@ def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["FILE", "--set", "model.name=SHORT"], 1, "has 640 tokens and the model rows for 600"),
         (["FILE", "--set", "model.chat_template=PLAIN"], 1, "renders no tool calls, and data.traces needs them"),
         (["FILE", "--set", "data.traces=nowhere"], 1, "data.traces: nowhere holds no traces"),
-        (["FILE", "--set", "data.pairs=nowhere.jsonl"], 1, "data.pairs: nowhere.jsonl: there is no such file"),
+        (
+            ["FILE", "--set", "data.pairs=nowhere.jsonl"],
+            1,
+            "data.pairs: nowhere.jsonl: there is no such file; make it with `composer-replication pairs`, or set "
+            "data.pairs to null",
+        ),
         (
             ["FILE", "--set", "data.max_length=5000"],
             1,
@@ -221,23 +220,87 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     [
         ("environment.class=nowhere.py:Doors", "environment.class: nowhere.py: there is no such file"),
         ("environment.class=DOORS:NoReset", "has no method reset"),
+        ("environment.class=DOORS:Locked", "Locked cannot be made: OSError: the key is lost"),
+        (
+            "environment.class=DOORS:Untyped",
+            "Untyped: shut cannot be made a tool: Argument name is missing a type hint",
+        ),
+        (
+            "environment.class=DOORS:Undocumented",
+            "Undocumented: shut cannot be made a tool: Cannot generate JSON schema",
+        ),
+        ("environment.class=DOORS:HalfDocumented", "HalfDocumented: shut cannot be made a tool: Cannot generate"),
+        ("environment.class=DOORS:PromptOnly", "reset does not take the columns of data.prompts (prompt, door)"),
+        ("environment.class=DOORS:Scale", "Scale: get_reward is called without arguments: missing"),
         ("environment.arguments.wort=3", "environment.arguments"),
         ("environment.rewards=[no_such_module:f]", "environment.rewards[0]: there is no module no_such_module"),
         ("environment={class: DOORS:Unscored}", "has no get_reward, and there are no rewards"),
+        ("environment={class: DOORS:unscored}", "has no get_reward, and there are no rewards"),
         ("channels.grpo.max_completion_length=5000", "channels.grpo.max_completion_length: 5,000 tokens are more"),
         ("channels.grpo.trl.use_vlm=true", "channels.grpo.trl.use_vlm: trl.GRPOConfig has no such setting"),
+        ("channels.grpo.trl.use_vllm=true", "channels.grpo.trl.use_vllm: vllm is not installed: pip install"),
+        ("channels.grpo.trl.generation_batch_size=3", "channels.grpo.trl: generation_batch_size (3) must be divisible"),
+        ("channels.grpo.trl.report_to=wandb", "channels.grpo.trl.report_to: this has a key of its own"),
         ("data.prompts=nowhere.jsonl", "data.prompts: nowhere.jsonl: there is no such file"),
+        ("data.prompts=QUESTIONS", "row 1: `prompt` is missing (there are question, answer)"),
         ("model.chat_template=PLAIN", "renders no tool calls, and environment.class needs them"),
     ],
 )
+@pytest.mark.parametrize("dry", [True, False])
 def test_environments_that_cannot_be_used(
-    setting: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    setting: str,
+    message: str,
+    dry: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    file = written(tmp_path, rollout_config(tmp_path))
-    plain = tmp_path / "plain.jinja"
-    plain.write_text("{% for m in messages %}{{ m['role'] + ': ' + (m['content'] or '') }}\n{% endfor %}")
-    setting = setting.replace("DOORS", str(tmp_path / "doors.py")).replace("PLAIN", str(plain))
-    code, out, err = run(capsys, file, "--dry-run", "--set", setting)
+    if "length" not in setting:  # positions are the model's
+        monkeypatch.setattr("composer_replication.trainer.run.training_run.load_model", _no_weights)
+    monkeypatch.setattr(import_module("trl.import_utils"), "is_vllm_available", lambda: False)
+    config = rollout_config(tmp_path)
+    json_lines(tmp_path / "prompts.jsonl", {"prompt": "Open door 1.", "door": 1})
+    places = {"DOORS": tmp_path / "doors.py", "PLAIN": tmp_path / "plain.jinja"}
+    places["PLAIN"].write_text("{% for m in messages %}{{ m['role'] + ': ' + (m['content'] or '') }}\n{% endfor %}")
+    places["QUESTIONS"] = json_lines(tmp_path / "questions.jsonl", {"question": "Which door?", "answer": "2"})
+    for name, place in places.items():
+        setting = setting.replace(name, str(place))
+    file = written(tmp_path, config)
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = run(capsys, file, "--set", setting, *(["--dry-run"] if dry else []))
     assert (code, out) == (1, "")
     assert message in err
     assert len(err.splitlines()) == 1
+    assert [one for one in sorted(tmp_path.rglob("*")) if "__pycache__" not in one.parts] == before
+
+
+@pytest.mark.parametrize(
+    ("tracker", "message"),
+    [
+        ("wandb", "training.report_to: wandb cannot be used: WandbCallback requires wandb to be installed"),
+        ("weights", "training.report_to: transformers knows no tracker 'weights'; it knows azure_ml, comet_ml, mlflow"),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize("config", [logs_config, rollout_config])
+def test_trackers_that_cannot_be_used(
+    config: Any,
+    dry: bool,
+    tracker: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("composer_replication.trainer.run.training_run.load_model", _no_weights)
+    monkeypatch.setattr("transformers.integrations.integration_utils.is_wandb_available", lambda: False)
+    file = written(tmp_path, config(tmp_path))
+    code, _, err = run(capsys, file, "--set", f"training.report_to={tracker}", *(["--dry-run"] if dry else []))
+    assert code == 1
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def _no_weights(_: Any) -> None:
+    raise AssertionError("what was wrong could have been said before the weights were loaded")

@@ -13,12 +13,7 @@ from composer_replication.trainer.run.memory_estimate import MemoryEstimate, est
 from composer_replication.trainer.run.model_loading import check_lengths, check_model, empty_model
 from composer_replication.trainer.run.trainer_arguments import collator_config
 from composer_replication.trainer.run.training_data import TrainingData
-from composer_replication.trainer.run.training_run import (
-    check_environment,
-    check_installed,
-    checked_inputs,
-    rollout_tokenizer,
-)
+from composer_replication.trainer.run.training_run import check_installed, checked_inputs, rollout_tokenizer
 from composer_replication.trainer.traces.rendered import rendered_traces
 
 
@@ -62,8 +57,8 @@ def dry_run(config: Config) -> DryRun:
     """
     check_installed(config)
     checkpoint = RunDirectory(config.training.output_dir).checkpoint(config)
-    check_environment(config)
-    data, tokenizer = checked_inputs(config)
+    inputs = checked_inputs(config)
+    data, tokenizer = inputs.data, inputs.tokenizer
     _count_traces(config, data, tokenizer)
     _count_pairs(config, data, tokenizer)
     model = empty_model(config.model)

@@ -40,22 +40,14 @@ def load_object(name: str, key: str) -> Any:
 
 
 def environment_factory(name: str, arguments: Mapping[str, Any]) -> Callable[[], Any]:
-    """A call without arguments that makes an environment as TRL wants one: with a `reset`, and tools for methods.
+    """A call without arguments that makes an environment.
 
     Raises:
-        ValueError: see `load_object`; or the class has no `reset`, or takes other arguments.
+        ValueError: see `load_object`; or the class takes other arguments.
     """
     made_by = load_object(name, "environment.class")
-    if inspect.isclass(made_by) and not callable(getattr(made_by, "reset", None)):
-        raise ValueError(f"environment.class: {name} has no method reset, with which an episode begins")
     _check_arguments(made_by, arguments, name, "environment.arguments")
     return functools.partial(made_by, **arguments) if arguments else made_by
-
-
-def has_own_reward(factory: Callable[[], Any]) -> bool:
-    """Whether an environment scores its own rollouts, as far as can be said without making one."""
-    made_by = factory.func if isinstance(factory, functools.partial) else factory
-    return not inspect.isclass(made_by) or callable(getattr(made_by, "get_reward", None))
 
 
 def reward_function(name: str, arguments: Mapping[str, Any], key: str) -> Callable[..., Any]:

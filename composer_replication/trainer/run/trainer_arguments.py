@@ -42,6 +42,44 @@ def optimizer_settings(config: Config) -> dict[str, Any]:
     return settings
 
 
+def checked_arguments(config: Config, reward_weights: list[float]) -> Any:
+    """The `trl.GRPOConfig` of a run with an environment, or else its `transformers.TrainingArguments`.
+
+    Raises:
+        ValueError: see `grpo_arguments`; or a setting is refused, or a tracker cannot be used.
+    """
+    key = "training"
+    if config.environment is None:
+        from transformers import TrainingArguments as Arguments
+
+        settings = training_arguments(config)
+    else:
+        from trl import GRPOConfig as Arguments
+
+        settings = grpo_arguments(config, reward_weights)
+        key = "channels.grpo.trl" if config.channels.grpo.trl else key
+    try:
+        made = Arguments(**settings)
+    except (ValueError, TypeError, ImportError) as error:
+        raise ValueError(f"{key}: {' '.join(str(error).split())}") from error
+    for name in made.report_to:
+        _check_tracker(name)
+    return made
+
+
+def _check_tracker(name: str) -> None:
+    """Require a tracker that the trainer will be able to use, by making its callback as the trainer does."""
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK as CALLBACKS
+
+    if name not in CALLBACKS:
+        known = ", ".join(CALLBACKS)
+        raise ValueError(f"training.report_to: transformers knows no tracker {name!r}; it knows {known}")
+    try:
+        CALLBACKS[name]()
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(f"training.report_to: {name} cannot be used: {' '.join(str(error).split())}") from error
+
+
 def training_arguments(config: Config) -> dict[str, Any]:
     """The arguments that both trainers share, by the names of `transformers.TrainingArguments`."""
     training, optimizer = config.training, config.optimizer
@@ -82,9 +120,11 @@ def grpo_arguments(config: Config, reward_weights: list[float]) -> dict[str, Any
     """The arguments of `trl.GRPOConfig`.
 
     Raises:
-        ValueError: `channels.grpo.trl` names a setting that TRL does not have, or that has a key of its own here.
+        ValueError: `channels.grpo.trl` names a setting that TRL does not have, that has a key of its own here, or that
+            needs a package that is not installed.
     """
     from trl import GRPOConfig
+    from trl.import_utils import is_vllm_available
 
     grpo = config.channels.grpo
     arguments = {
@@ -112,6 +152,10 @@ def grpo_arguments(config: Config, reward_weights: list[float]) -> dict[str, Any
             raise ValueError(f"channels.grpo.trl.{name}: this has a key of its own in the configuration; set that")
         if name not in known:
             raise ValueError(f"channels.grpo.trl.{name}: trl.GRPOConfig has no such setting")
+    if grpo.trl.get("use_vllm") and not is_vllm_available():
+        raise ValueError(
+            "channels.grpo.trl.use_vllm: vllm is not installed: pip install 'trl[vllm]', or set it to false"
+        )
     return {**arguments, **grpo.trl}
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from composer_replication.config import Config
     from composer_replication.config.sections import DataSection
 
+_NO_PAIRS = "set data.pairs to null to train without channel 3"
+
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -50,7 +52,7 @@ def load_training_data(settings: DataSection) -> TrainingData:
     if settings.pairs:
         pairs = list(islice(_pairs(settings.pairs), settings.max_pairs))
         if not pairs:
-            raise ValueError(f"data.pairs: {', '.join(map(str, settings.pairs))}: there is no pair in it")
+            raise ValueError(f"data.pairs: {', '.join(map(str, settings.pairs))}: there is no pair in it; {_NO_PAIRS}")
         counts["pairs"] = {"pairs": len(pairs)}
     if settings.prompts is not None:
         prompts = list(islice(_prompts(settings.prompts), settings.max_prompts))
@@ -109,6 +111,10 @@ def _counted(trace: Trace, counts: Counter[str]) -> TraceExample:
 
 def _pairs(files: Iterable[Path]) -> Iterator[Any]:
     for file in files:
+        if file.suffix in (".jsonl", ".parquet") and not file.exists():
+            raise ValueError(
+                f"data.pairs: {file}: there is no such file; make it with `composer-replication pairs`, or {_NO_PAIRS}"
+            )
         try:
             yield from pairs_in(file)
         except (ValueError, OSError) as error:
@@ -121,7 +127,10 @@ def _prompts(file: Path) -> Iterator[dict[str, Any]]:
     rows = json_lines(file) if file.suffix == ".jsonl" else parquet_rows(file)
     try:
         for number, row in rows:
-            yield {**row, "prompt": _prompt_messages(row.get("prompt"), f"{file}, row {number}")}
+            if "prompt" not in row:
+                columns = ", ".join(row) or "no columns"
+                raise ValueError(f"{file}, row {number}: `prompt` is missing (there are {columns})")
+            yield {**row, "prompt": _prompt_messages(row["prompt"], f"{file}, row {number}")}
     except ValueError as error:
         raise ValueError(f"data.prompts: {error}") from None
 
@@ -132,6 +141,6 @@ def _prompt_messages(prompt: Any, place: str) -> list[Message]:
         return [{"role": "user", "content": prompt}]
     messages = [json.loads(one) if isinstance(one, str) else one for one in prompt] if isinstance(prompt, list) else []
     if not messages or not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
-        raise ValueError(f"{place}: `prompt` is missing, or neither a text nor chat messages")
+        raise ValueError(f"{place}: `prompt` is neither a text nor chat messages")
     # Parquet gives every message every key that any of them has.
     return [{key: value for key, value in one.items() if value is not None} for one in messages]

@@ -23,14 +23,13 @@ from composer_replication.trainer.run.model_loading import (
     load_tokenizer,
     lora_config,
 )
-from composer_replication.trainer.run.named_objects import environment_factory, has_own_reward, reward_function
 from composer_replication.trainer.run.optimizers import OptimizerFactory
+from composer_replication.trainer.run.rollout_parts import RolloutParts
 from composer_replication.trainer.run.trainer_arguments import (
     channel_options,
+    checked_arguments,
     collator_config,
-    grpo_arguments,
     optimizer_settings,
-    training_arguments,
 )
 from composer_replication.trainer.run.training_data import TrainingData, described, load_training_data, makes_tool_calls
 from composer_replication.trainer.settings import ChannelSettings
@@ -69,8 +68,8 @@ class TrainingRun:
         # Known before the run, which may remove the checkpoint as one too many.
         self.resumes_from = 0 if self.checkpoint is None else step_of(self.checkpoint)
         # What is cheap to find wrong comes first: the weights are loaded last.
-        rollouts = _Rollouts(config)
-        self.data, tokenizer = checked_inputs(config)
+        inputs = checked_inputs(config)
+        self.data, tokenizer = inputs.data, inputs.tokenizer
         set_seed(config.training.seed)  # adapters begin at random
         model = load_model(config.model)
         check_model(model, tokenizer, config.model)
@@ -80,9 +79,9 @@ class TrainingRun:
         self.directory.make()
         try:
             if config.environment is None:
-                self.trainer = _trace_trainer(config, model, tokenizer, self.data)
+                self.trainer = _trace_trainer(config, model, inputs)
             else:
-                self.trainer = _rollout_trainer(config, model, tokenizer, self.data, rollouts)
+                self.trainer = _rollout_trainer(config, model, inputs)
         except ValueError as error:
             # The trainers name their arguments, a user their settings.
             raise ValueError(str(error).replace("replay_dataset", "data.pairs")) from error
@@ -128,26 +127,14 @@ class TrainingRun:
             self.trainer.add_callback(LogCallback(on_log))
 
 
-class _Rollouts:
-    """The environment and the rewards that the configuration names, imported."""
+@dataclass(frozen=True)
+class RunInputs:
+    """What a trainer is made of, but for the model: a dry run looks at the same."""
 
-    def __init__(self, config: Config) -> None:
-        self.factory: Callable[[], Any] | None = None
-        self.rewards: list[Callable[..., Any]] = []
-        self.weights: list[float] = []
-        environment = config.environment
-        if environment is None:
-            return
-        if environment.class_ is not None:
-            self.factory = environment_factory(environment.class_, environment.arguments)
-        for index, reward in enumerate(environment.rewards):
-            self.rewards.append(reward_function(reward.function, reward.arguments, f"environment.rewards[{index}]"))
-            self.weights.append(reward.weight)
-        if self.factory is not None and not self.rewards and not has_own_reward(self.factory):
-            raise ValueError(
-                f"environment.rewards: {environment.class_} has no get_reward, and there are no rewards: "
-                "nothing scores the rollouts"
-            )
+    rollouts: RolloutParts
+    arguments: Any
+    data: TrainingData
+    tokenizer: Any
 
 
 def check_installed(config: Config) -> None:
@@ -162,31 +149,17 @@ def check_installed(config: Config) -> None:
     require_all(needed)
 
 
-def check_environment(config: Config) -> None:
-    """Import what the configuration names, as a run would.
+def checked_inputs(config: Config) -> RunInputs:
+    """Everything that can be loaded and checked without the weights.
 
     Raises:
-        ValueError: see `named_objects`.
+        ValueError: see `RolloutParts`, `checked_arguments`, `load_training_data` and `load_tokenizer`; or the template
+            cannot render what there is.
     """
-    if config.environment is None:
-        return
-    rollouts = _Rollouts(config)
-    grpo_arguments(config, rollouts.weights)
-    if rollouts.factory is not None:
-        try:
-            rollouts.factory()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise ValueError(f"environment.class: {config.environment.class_} cannot be made: {reason}") from error
-
-
-def checked_inputs(config: Config) -> tuple[TrainingData, Any]:
-    """The data and the tokenizer, and that they go together.
-
-    Raises:
-        ValueError: see `load_training_data` and `load_tokenizer`; or the template cannot render what there is.
-    """
+    rollouts = RolloutParts(config.environment)
+    arguments = checked_arguments(config, rollouts.weights)
     data = load_training_data(config.data)
+    rollouts.check_columns(name for row in data.prompts for name in row)
     if config.environment is not None and data.traces and not data.counts["traces"].get("error_turns"):
         raise ValueError(
             f"data.traces: no turn in {config.data.traces} went wrong; with an environment, traces serve channel 2 "
@@ -206,16 +179,16 @@ def checked_inputs(config: Config) -> tuple[TrainingData, Any]:
             raise ValueError(
                 f"model.chat_template: {error} (trl ships templates that grow, by names such as qwen3_training)"
             ) from None
-    return data, tokenizer
+    return RunInputs(rollouts, arguments, data, tokenizer)
 
 
-def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData, rollouts: _Rollouts) -> Any:
+def _rollout_trainer(config: Config, model: Any, inputs: RunInputs) -> Any:
     from datasets import Dataset
-    from trl import GRPOConfig
 
     from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 
     sdpo, replay = config.channels.sdpo, config.channels.replay
+    data, tokenizer, rollouts = inputs.data, inputs.tokenizer, inputs.rollouts
     columns = dict.fromkeys(name for row in data.prompts for name in row)
     collator = None
     if data.traces:
@@ -223,7 +196,7 @@ def _rollout_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingD
     return ComposerReplicationTrainer(
         model=model,
         reward_funcs=rollouts.rewards or None,
-        args=GRPOConfig(**grpo_arguments(config, rollouts.weights)),
+        args=inputs.arguments,
         train_dataset=Dataset.from_dict({name: [row.get(name) for row in data.prompts] for name in columns}),
         processing_class=tokenizer,
         peft_config=lora_config(config.model),
@@ -264,21 +237,19 @@ def _with_adapters(config: Config, model: Any) -> Any:
     return model
 
 
-def _trace_trainer(config: Config, model: Any, tokenizer: Any, data: TrainingData) -> Any:
-    from transformers import TrainingArguments
-
+def _trace_trainer(config: Config, model: Any, inputs: RunInputs) -> Any:
     from composer_replication.trainer.trace_trainer import TraceTrainer
 
     lm, replay = config.channels.lm, config.channels.replay
     return TraceTrainer(
         model,
-        TrainingArguments(**training_arguments(config)),
-        data.traces,
-        tokenizer,
+        inputs.arguments,
+        inputs.data.traces,
+        inputs.tokenizer,
         settings=ChannelSettings(**channel_options(config)),
         collator=collator_config(config),
         lm_weight=1.0 if lm is None else lm.weight,
-        replay_dataset=data.pairs or None,
+        replay_dataset=inputs.data.pairs or None,
         replay_batch_size=replay.batch_size,
         replay_max_length=replay.max_length,
     )

@@ -9,7 +9,6 @@ from trainer.run.training_material import ENVIRONMENT
 
 from composer_replication.trainer.run.named_objects import (
     environment_factory,
-    has_own_reward,
     load_object,
     reward_function,
 )
@@ -70,10 +69,6 @@ def test_what_cannot_be_loaded(name: str, message: str, file: Path, tmp_path: Pa
 def test_environments_are_made_with_their_arguments(file: Path) -> None:
     factory = environment_factory(f"{file}:Doors", {"word": "open"})
     assert factory()._word == "open"
-    assert has_own_reward(factory)
-    assert not has_own_reward(environment_factory(f"{file}:Unscored", {}))
-    with pytest.raises(ValueError, match=r"environment\.class: .* has no method reset"):
-        environment_factory(f"{file}:NoReset", {})
     with pytest.raises(ValueError, match=r"environment\.arguments: .* unexpected keyword argument 'wort'"):
         environment_factory(f"{file}:Doors", {"wort": "open"})
 

@@ -100,7 +100,8 @@ def test_prompts_become_messages(tmp_path: Path) -> None:
         ({"pairs": ["half.jsonl"]}, "line 1: no normalised pair, 'state_id' is missing"),
         ({"prompts": "nowhere.jsonl"}, "data.prompts: DIR/nowhere.jsonl: there is no such file"),
         ({"prompts": "empty.jsonl"}, "data.prompts: DIR/empty.jsonl holds no prompt"),
-        ({"prompts": "hollow.jsonl"}, "data.prompts: DIR/hollow.jsonl, row 1: `prompt` is missing, or neither"),
+        ({"prompts": "hollow.jsonl"}, "data.prompts: DIR/hollow.jsonl, row 1: `prompt` is missing (there are"),
+        ({"prompts": "mute.jsonl"}, "data.prompts: DIR/mute.jsonl, row 1: `prompt` is neither a text nor chat"),
         ({"prompts": "cut.jsonl"}, "`prompt` is missing"),
         ({"prompts": "list.jsonl"}, "data.prompts: DIR/list.jsonl, line 1: no object, but a list"),
         ({"prompts": "fake.parquet"}, "data.prompts: DIR/fake.parquet is no Parquet"),
@@ -117,6 +118,7 @@ def test_what_cannot_be_used(given: dict[str, Any], message: str, tmp_path: Path
     (tmp_path / "cut.jsonl").write_text(json.dumps(pair()) + '\n{"state_id": "x')
     (tmp_path / "fake.parquet").write_text("no")
     json_lines(tmp_path / "hollow.jsonl", pair(chosen=""))
+    json_lines(tmp_path / "mute.jsonl", {"prompt": " "})
     json_lines(tmp_path / "half.jsonl", {"chosen_messages": []})
     json_lines(tmp_path / "prompts.jsonl", {"prompt": "Hi"})
     json_lines(tmp_path / "list.jsonl", [1])

@@ -46,6 +46,44 @@ class Unscored:
         return None
 
 
+def unscored():
+    return Unscored()
+
+
+class Untyped(Doors):
+    def shut(self, name):
+        """Shut a door.
+
+        Args:
+            name: The door's name.
+        """
+
+
+class Undocumented(Doors):
+    def shut(self, name: str) -> str:
+        return "shut"
+
+
+class HalfDocumented(Doors):
+    def shut(self, name: str) -> str:
+        """Shut a door."""
+
+
+class PromptOnly(Doors):
+    def reset(self, prompt):
+        return None
+
+
+class Scale(Doors):
+    def get_reward(self, scale):
+        return scale
+
+
+class Locked(Doors):
+    def __init__(self):
+        raise OSError("the key is lost")
+
+
 def length_reward(completion_ids, factor=1.0, **_):
     return [factor * (len(ids) % 7) for ids in completion_ids]
 

@@ -1,0 +1,58 @@
+"""A blank line before the text that an environment's `reset` returns.
+
+TRL appends that text to the prompt's last message as it is: "Read the notes" and "There are 7 files." would become
+"Read the notesThere are 7 files."
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_BLANK_LINE = "\n\n"
+
+
+def separating(factory: Callable[[], Any]) -> Callable[[], Any]:
+    """The same environments, whose `reset` returns its text with a blank line before it where one is needed."""
+
+    def made() -> Any:
+        environment = factory()
+        reset = environment.reset
+
+        @functools.wraps(reset)
+        def reset_apart(**row: Any) -> Any:
+            return apart(row.get("prompt"), reset(**row))
+
+        try:
+            # On the object: TRL looks at the class for tools and for the name of the reward.
+            environment.reset = reset_apart
+        except AttributeError:
+            logger.warning(
+                "%s has __slots__, so the text of its reset() is appended to the prompt as it is: begin it with a "
+                "line break",
+                type(environment).__name__,
+            )
+        return environment
+
+    return made
+
+
+def apart(prompt: Sequence[Mapping[str, Any]] | None, returned: Any) -> Any:
+    """What `reset` returned (a text, a list of content parts, or None), kept apart from the prompt's last message."""
+    before = _text(prompt[-1].get("content"), -1) if prompt else ""
+    after = _text(returned, 0)
+    if not before or not after or before[-1].isspace() or after[0].isspace():
+        return returned
+    separated = _BLANK_LINE + after
+    return separated if isinstance(returned, str) else [{**returned[0], "text": separated}, *returned[1:]]
+
+
+def _text(content: Any, place: int) -> str:
+    """A content's text, or that of the part at one of its ends; empty if there is an image, or nothing."""
+    if isinstance(content, list):
+        content = content[place].get("text") if content else None
+    return content if isinstance(content, str) else ""
