@@ -92,6 +92,10 @@ def test_a_dry_run_with_an_environment(tmp_path: Path, capsys: pytest.CaptureFix
     ]
     off = run(capsys, file, "--dry-run", "--json", "--set", "channels.sdpo.alpha=0")[1]
     assert json.loads(off)["channels"][1]["why"] == "its weight is 0"
+    pairs = json_lines(tmp_path / "pairs.jsonl", pair())
+    code, _, err = run(capsys, file, "--dry-run", "--set", f"data.pairs={pairs}")
+    assert code == 1
+    assert "data.pairs: 1 of 1 pairs call tools without showing any definitions" in err
 
 
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,8 +36,8 @@ class ShownContext(NamedTuple):
         return cls(system, frozenset((str(one.get("name")), json.dumps(one, sort_keys=True)) for one in functions))
 
 
-def check_shown_context(pairs: Sequence[Any], rollouts: Iterable[ShownContext]) -> None:
-    """Compare the pairs' contexts with those of the rollouts, and warn of what differs.
+def check_shown_context(pairs: Sequence[Any], rollouts: Iterable[ShownContext], source: str = "replay_dataset") -> None:
+    """Compare the pairs' contexts with those of the rollouts, and warn of what differs. `source` names the pairs.
 
     Raises:
         ValueError: pairs call tools without showing any, and the rollouts show some.
@@ -58,14 +58,15 @@ def check_shown_context(pairs: Sequence[Any], rollouts: Iterable[ShownContext]) 
     wanted = max(rollout_tools, key=len)
     if unshown:
         raise ValueError(
-            f"replay_dataset: {unshown} of {len(pairs)} pairs call tools without showing any definitions, and rollouts "
+            f"{source}: {unshown} of {len(pairs)} pairs call tools without showing any definitions, and rollouts "
             f"show {_names(wanted)}: put the same definitions into each pair's `tools`"
         )
     consequence = "channel 3 trains a context in which the policy never acts"
     if tools:
         (most, _), *_ = tools.most_common(1)
         logger.warning(
-            "replay_dataset: %d of %d pairs show other tools than the rollouts (%s): %s",
+            "%s: %d of %d pairs show other tools than the rollouts (%s): %s",
+            source,
             tools.total(),
             len(pairs),
             _difference(most, wanted),
@@ -74,7 +75,8 @@ def check_shown_context(pairs: Sequence[Any], rollouts: Iterable[ShownContext]) 
     if systems:
         (system, _), *_ = systems.most_common(1)
         logger.warning(
-            "replay_dataset: %d of %d pairs have another system prompt than the rollouts (pairs: %s; rollouts: %s): %s",
+            "%s: %d of %d pairs have another system prompt than the rollouts (pairs: %s; rollouts: %s): %s",
+            source,
             systems.total(),
             len(pairs),
             _quoted(system),

@@ -8,6 +8,7 @@ from typing import Any
 from composer_replication.config import Config
 from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.replay.preference_rows import PreferenceStats, preference_rows
+from composer_replication.trainer.replay.shown_context import ShownContext, check_shown_context
 from composer_replication.trainer.run.directory import RunDirectory, step_of
 from composer_replication.trainer.run.memory_estimate import MemoryEstimate, estimate_memory
 from composer_replication.trainer.run.model_loading import check_lengths, check_model, empty_model
@@ -59,6 +60,9 @@ def dry_run(config: Config) -> DryRun:
     checkpoint = RunDirectory(config.training.output_dir).checkpoint(config)
     inputs = checked_inputs(config)
     data, tokenizer = inputs.data, inputs.tokenizer
+    if config.environment is not None:
+        shown = (ShownContext.of(row["prompt"], inputs.rollouts.tools) for row in data.prompts)
+        check_shown_context(data.pairs, shown, "data.pairs")
     _count_traces(config, data, tokenizer)
     _count_pairs(config, data, tokenizer)
     model = empty_model(config.model)

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from composer_replication.trainer.rollouts.rollout import tool_definitions
+from transformers.utils import get_json_schema
+
 from composer_replication.trainer.run.named_objects import environment_factory, reward_function
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ _NOT_TOOLS = ("reset", "get_reward")
 class RolloutParts:
     """What scores and surrounds the rollouts; without settings, nothing.
 
-    `factory` gives the environment that was made for the checks before it makes another one.
+    `tools` are the definitions that the environment shows. `factory` gives the environment that was made for the checks
+    before it makes another one.
 
     Raises:
         ValueError: something cannot be imported or made, or is not what TRL takes; the message names the setting.
@@ -28,6 +30,7 @@ class RolloutParts:
         self.factory: Callable[[], Any] | None = None
         self.rewards: list[Callable[..., Any]] = []
         self.weights: list[float] = []
+        self.tools: list[dict[str, Any]] = []
         self._reset: Callable[..., Any] | None = None
         if settings is None:
             return
@@ -77,16 +80,19 @@ class RolloutParts:
                 raise ValueError(
                     f"environment.class: {self._name}: get_reward is called without arguments: {error}"
                 ) from None
-        for name in methods:
-            if not name.startswith("_") and name not in _NOT_TOOLS:
-                self._check_tool(getattr(environment, name))
+        self.tools = [
+            self._definition(getattr(environment, name))
+            for name in methods
+            if not name.startswith("_") and name not in _NOT_TOOLS
+        ]
         unused = [environment]
         self.factory = lambda: unused.pop() if unused else factory()
         self._reset = environment.reset
 
-    def _check_tool(self, tool: Callable[..., Any]) -> None:
+    def _definition(self, tool: Callable[..., Any]) -> dict[str, Any]:
         try:
-            tool_definitions([tool])
+            definition: dict[str, Any] = get_json_schema(tool)
+            return definition
         except Exception as error:
             raise ValueError(
                 f"environment.class: {self._name}: {tool.__name__} cannot be made a tool: {_said(error)} "
