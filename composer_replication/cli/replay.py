@@ -246,13 +246,10 @@ def _questions(traces: Iterable[TraceToReplay], asked: list[Teacher], options: R
     """The most that can be asked: every state, to every teacher of its trace."""
     from composer_replication.teacher_replay.families import shared_family
 
-    questions = 0
-    for trace in traces:
-        excluded = options.exclude_same_family
-        questions += len(trace.states) * sum(
-            not (excluded and shared_family(teacher.families, trace.student_models)) for teacher in asked
-        )
-    return questions
+    def is_asked(teacher: Teacher, trace: TraceToReplay) -> bool:
+        return not (options.exclude_same_family and shared_family(teacher.families, trace.student_models))
+
+    return sum(len(trace.states) * sum(is_asked(teacher, trace) for teacher in asked) for trace in traces)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ class ChannelCheckpoints:
     args: Any
     state: Any
     accelerator: Any
+    hub_model_id: str | None
     is_world_process_zero: Any
     model: Any
     _get_output_dir: Any
@@ -79,8 +80,8 @@ class ChannelCheckpoints:
         self.accelerator.wait_for_everyone()
         # Ours first: what Hugging Face writes last completes the checkpoint, and then old ones go and new ones are
         # pushed.
-        super()._save_checkpoint(model, trial)  # type: ignore[misc]
         self.create_model_card()
+        super()._save_checkpoint(model, trial)  # type: ignore[misc]
 
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, **metadata: Any
@@ -89,9 +90,8 @@ class ChannelCheckpoints:
         goes into its front matter, as do the names."""
         if not self.is_world_process_zero():
             return
-        hub_id = self.args.hub_model_id if self.args.push_to_hub else None
         metadata |= {"model_name": model_name, "datasets": dataset_name}
-        card = card_of(self, hub_id or f"checkpoint-{self.state.global_step}", metadata)
+        card = card_of(self, self.hub_model_id or f"checkpoint-{self.state.global_step}", metadata)
         Path(self.args.output_dir, "README.md").write_text(str(card), encoding="utf-8")
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
