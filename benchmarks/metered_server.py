@@ -158,8 +158,12 @@ class MeteredServer:
         self._planned.extend(misbehaviours)
 
     def release(self) -> None:
-        """Let everything that hangs go on, now and from now on."""
+        """Let everything that hangs go on, now and until `hold`."""
         self._loop.call_soon_threadsafe(self._released.set)
+
+    def hold(self) -> None:
+        """After `release`: let what is to hang hang again."""
+        self._loop.call_soon_threadsafe(self._released.clear)
 
     def wait_until(self, holds: Callable[[Meter], bool], seconds: float = 600.0) -> None:
         """Wait on the meter; raises TimeoutError if nothing comes of it."""
