@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.ready
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --dist worksteal
 
 .PHONY: setup quickstart test-fast test test-full test-hard lint bench gpu-smoke clean
 

@@ -11,8 +11,9 @@ TESTS = Path(__file__).parent
 @pytest.mark.parametrize("place", [place for places in TIERS.values() for place in places])
 def test_every_place_is_there(place: str) -> None:
     path, _, name = place.partition("::")
-    assert (TESTS / path).exists()
-    assert not name or f"def {name.partition('[')[0]}" in (TESTS / path).read_text(encoding="utf-8")
+    found = list(TESTS.glob(f"{path}*"))
+    assert found
+    assert not name or f"def {name.partition('[')[0]}" in found[0].read_text(encoding="utf-8")
 
 
 def test_every_tier_is_a_marker(pytestconfig: pytest.Config) -> None:

@@ -15,7 +15,7 @@ import pytest
 from ingestion.sessions_on_disk import append, session, write
 from processes import environment, wait_for
 
-from composer_replication.ingestion import formats, pipeline, workers
+from composer_replication.ingestion import formats, workers
 from composer_replication.ingestion.formats import register_reader
 from composer_replication.ingestion.pipeline import IngestReport, ingest_logs
 from composer_replication.ingestion.source import IngestOptions

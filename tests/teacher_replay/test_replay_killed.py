@@ -98,7 +98,7 @@ def test_killed_at_random_moments_and_resumed(seed: int, tmp_path: Path) -> None
                 more = draw.randrange(server.meter.requests, last_answered) + 1
                 server.wait_until(lambda meter, more=more: meter.requests >= more)  # type: ignore[misc]
                 time.sleep(draw.uniform(0.0, 0.03))
-            if kill % 3 == 0:  # with as much under way as there may be: one teacher's first call, and all of the other's
+            if kill % 3 == 0:  # at least one teacher's first call and all that the other may have under way
                 server.wait_until(lambda meter: meter.in_flight > CONCURRENCY)
             process.kill()
             process.communicate()
