@@ -6,8 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --dist worksteal
 
-.PHONY: setup quickstart test lint bench gpu-smoke clean
+.PHONY: setup quickstart test-fast test test-full test-hard lint bench gpu-smoke clean
 
 setup: $(STAMP)
 
@@ -26,8 +27,21 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP)
 	$(BIN)/composer-replication quickstart
 
+# Tests run on all cores. CONTRIBUTING.md has what belongs to which of these.
+test-fast: $(STAMP)
+	$(PYTEST) -m "not process and not trainer and not fuzz and not full"
+
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not full"
+
+test-full: $(STAMP)
+	$(PYTEST) -m full
+
+# As on other machines: other vector instructions and threads, a busy machine, Ctrl-C ignored as under nohup.
+test-hard: $(STAMP)
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(PYTEST)
+	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=4 OMP_WAIT_POLICY=passive $(PYTEST)
+	$(BIN)/python tests/beside_busy_processes.py $(PYTEST) -m process
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

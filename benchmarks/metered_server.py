@@ -158,20 +158,24 @@ class MeteredServer:
         self._planned.extend(misbehaviours)
 
     def release(self) -> None:
-        """Let everything that hangs go on, now and from now on."""
+        """Let everything that hangs go on, now and until `hold`."""
         self._loop.call_soon_threadsafe(self._released.set)
 
-    def wait_until(self, holds: Callable[[Meter], bool], seconds: float = 60.0) -> None:
+    def hold(self) -> None:
+        """After `release`: let what is to hang hang again."""
+        self._loop.call_soon_threadsafe(self._released.clear)
+
+    def wait_until(self, holds: Callable[[Meter], bool], seconds: float = 600.0) -> None:
         """Wait on the meter; raises TimeoutError if nothing comes of it."""
         with self._changed:
             if not self._changed.wait_for(lambda: holds(self.meter), seconds):
                 raise TimeoutError(f"the meter did not get there in {seconds} s: {self.meter.figures()}")
 
-    def wait_until_idle(self, seconds: float = 60.0) -> None:
+    def wait_until_idle(self, seconds: float = 600.0) -> None:
         """Until no request is under way."""
         self.wait_until(lambda meter: meter.in_flight == 0, seconds)
 
-    def wait_until_left(self, seconds: float = 60.0) -> None:
+    def wait_until_left(self, seconds: float = 600.0) -> None:
         """After all clients are gone: until what they sent has arrived, and has been worked on and billed."""
         # Connections are accepted in their order: when this one has been, all that killed clients opened have been.
         address = urlsplit(self.url)

@@ -66,7 +66,7 @@ class Step:
 def train(steps: int, seed: int = 0) -> Iterator[Step]:
     """Train the warmed-up model and yield every step."""
     torch.manual_seed(seed)
-    tokenizer, policy = house_tokenizer(), warmed_up_model(seed)
+    tokenizer, policy = house_tokenizer(), warmed_up_model()
     teacher = copy.deepcopy(policy).requires_grad_(False)  # follows the policy slowly: a live teacher collapses
     reference = copy.deepcopy(policy).requires_grad_(False)  # stays where the policy began
     optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=0.0)

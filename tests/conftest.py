@@ -16,19 +16,32 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from sampling import multinomial
+from tiers import TIERS
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
 
 # Tensors here are tiny: a second thread costs more in hand-overs than it computes, above all on a busy machine.
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("repeatable")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        place = item.nodeid.removeprefix("tests/")
+        for tier, places in TIERS.items():
+            if place.startswith(places):
+                item.add_marker(tier)
+        if item.get_closest_marker("hypothesis"):
+            item.add_marker("fuzz")
+
+
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _same_draws_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    monkeypatch.setattr(torch, "multinomial", multinomial)
 
 
 @pytest.fixture(scope="session", params=["qwen2_5", "llama3_1"])

@@ -35,6 +35,13 @@ def test_all_channels_are_live_the_hints_are_taken_in_and_calls_get_better(loop:
     assert _mean(step.pass_rate for step in last) > 0.1 + _mean(step.pass_rate for step in first)
 
 
+def test_all_channels_are_live(loop: ModuleType) -> None:
+    steps = list(loop.train(2))
+    for channel in ("grpo", "sdpo", "replay"):
+        assert sum(step.active_tokens[channel] for step in steps) > 0, channel
+    assert all(0 < step.pass_rate < 1 for step in steps)
+
+
 def test_channels_without_a_failed_call_are_off(loop: ModuleType) -> None:
     accepted = loop.Rollout({}, [1], [2], 1.0, 0.0, None)
     assert loop.hint_distillation(None, None, [torch.zeros(1, 3)], [accepted]) == (0.0, 0)

@@ -1,6 +1,11 @@
 """A small model that can work in the tool house: it has a habit of its own, and it obeys.
 
-The warm-up is supervised and takes seconds. It teaches the form of a call, the habit (mostly an argument name that the
+Its weights come with the package, so that every machine starts from the same ones. This makes them again (half a
+minute, and slightly different on every kind of CPU):
+
+    python -m composer_replication._tiny.warm_up
+
+The warm-up is supervised. It teaches the form of a call, the habit (mostly an argument name that the
 house does not take, now and then the right one), and obedience: behind a hint, or behind the error itself, the call
 takes the argument that is named there. The customs of a lesson are drawn at random, so obedience means reading.
 """
@@ -9,10 +14,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from composer_replication._tiny.models import tiny_model
 from composer_replication._tiny.tokenizer import tiny_tokenizer
@@ -35,6 +41,7 @@ RIGHT_BY_HABIT = 0.25
 """How often a call without a hint takes the argument that the default house wants."""
 
 DONE: Message = {"role": "assistant", "content": "Done."}
+_WEIGHTS = Path(__file__).with_name("warm_up.safetensors")
 _VOCABULARY = 768
 _LESSONS = 600
 _WHOLE_LESSONS = 300
@@ -56,13 +63,10 @@ def house_tokenizer() -> Any:
     return tiny_tokenizer("qwen2_5", vocab_size=_VOCABULARY, more_text=talk)
 
 
-def warmed_up_model(seed: int = 0) -> Any:
-    """A fresh copy of the small Qwen2 that the warm-up with this seed makes, for `house_tokenizer()`.
-
-    The warm-up itself runs once per process and seed. The global random state stays as it is.
-    """
-    model = _untaught_model(seed)
-    model.load_state_dict(_taught_weights(seed))
+def warmed_up_model() -> Any:
+    """Return a fresh copy of the small Qwen2 after its warm-up, for `house_tokenizer()`."""
+    model = _untaught_model()
+    model.load_state_dict(load_file(_WEIGHTS))
     return model
 
 
@@ -79,8 +83,8 @@ def house_hint(error: str, tool: str, arguments: Mapping[str, str]) -> str:
     return hint
 
 
-@cache
-def _taught_weights(seed: int) -> dict[str, torch.Tensor]:
+def warm_up(seed: int = 0) -> Any:
+    """Train the small Qwen2. The global random state stays as it is."""
     tokenizer = house_tokenizer()
     model = _untaught_model(seed)
     conversations = _conversations(seed, _LESSONS)
@@ -90,11 +94,10 @@ def _taught_weights(seed: int) -> dict[str, torch.Tensor]:
     _teach(model, lessons, seed=seed, steps=200, rows=24, learning_rate=8e-3)
     lessons = _rendered(tokenizer, conversations[:_WHOLE_LESSONS], tools=house_tools())
     _teach(model, lessons, seed=seed, steps=50, rows=12, learning_rate=4e-3)
-    weights: dict[str, torch.Tensor] = model.state_dict()
-    return weights
+    return model
 
 
-def _untaught_model(seed: int) -> Any:
+def _untaught_model(seed: int = 0) -> Any:
     return tiny_model("qwen2", vocab_size=_VOCABULARY, seed=seed).eval()
 
 
@@ -160,3 +163,7 @@ def _batch(lessons: Sequence[_Lesson]) -> dict[str, torch.Tensor]:
         batch["attention_mask"][row, : len(lesson.ids)] = 1
         batch["response_mask"][row, lesson.start : lesson.stop] = 1
     return batch
+
+
+if __name__ == "__main__":
+    save_file(warm_up().state_dict(), _WEIGHTS)

@@ -255,6 +255,9 @@ def _questions(traces: Iterable[TraceToReplay], asked: list[Teacher], options: R
 @contextmanager
 def _gentle_interrupt(stop: asyncio.Event, errors: Console) -> Iterator[None]:
     """The first Ctrl-C asks the replay to end; the second ends it as usual."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # nohup
+        yield
+        return
     loop = asyncio.get_running_loop()
 
     def interrupted() -> None:

@@ -191,6 +191,9 @@ def _train(config: Config, *, show_progress: bool) -> tuple[RunResult, bool]:
 def _gentle_interrupt(run: TrainingRun, errors: Console) -> Iterator[None]:
     """The first Ctrl-C asks the run to write a checkpoint and end; the second ends it as usual."""
     before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:  # nohup
+        yield
+        return
 
     def interrupted(*_: Any) -> None:
         signal.signal(signal.SIGINT, before)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from composer_replication._tiny.tool_house import (
     tool_call,
     tool_result,
 )
-from composer_replication._tiny.warm_up import house_hint, house_tokenizer, warmed_up_model
+from composer_replication._tiny.warm_up import house_hint, house_tokenizer, warm_up, warmed_up_model
 
 
 def test_a_task_is_rewarded_when_its_call_was_made_as_the_house_wants_it() -> None:
@@ -85,27 +85,30 @@ def test_tasks_are_repeatable_and_cover_the_house() -> None:
     assert len({row["wanted"][0] for row in rows}) == 14
 
 
-def test_the_model_has_its_habit_and_obeys_hints_and_errors() -> None:
-    model, tokenizer, tools = warmed_up_model(), house_tokenizer(), house_tools()
-    counts: Counter[str] = Counter()
+@pytest.mark.parametrize("made", [warmed_up_model, warm_up])
+def test_the_model_has_its_habit_and_obeys_hints_and_errors(made: Callable[[], Any]) -> None:
+    model, tokenizer = made(), house_tokenizer()
+    chances: dict[str, list[float]] = {"right": [], "broken": [], "obeys": [], "recovers": []}
     for row in house_tasks(14):
         tool, file = row["wanted"][0].split()
-        for argument in _sampled_arguments(model, tokenizer, tools, row["prompt"], tool, file, 6):
-            counts["right" if argument == CUSTOMS[tool] else "broken" if argument is None else "habit"] += 1
+        calls = _chances(model, tokenizer, row["prompt"], tool, file)
+        chances["right"].append(calls[CUSTOMS[tool]])
+        chances["broken"].append(1 - sum(calls.values()))
         for right in ARGUMENT_NAMES:
             wrong = ARGUMENT_NAMES[ARGUMENT_NAMES.index(right) - 1]
             error = tool_result(ToolHouse({**CUSTOMS, tool: right}), tool, {wrong: file})
             hint = {"role": "system", "content": house_hint(error["content"], tool, {wrong: file})}
             hinted, corrected = [*row["prompt"], hint], [*row["prompt"], tool_call(tool, wrong, file), error]
-            counts["obeys"] += [right] == list(_sampled_arguments(model, tokenizer, tools, hinted, tool, file, 1))
-            counts["recovers"] += [right] == list(_sampled_arguments(model, tokenizer, tools, corrected, tool, file, 1))
-    assert 0.1 < counts["right"] / 84 < 0.4, counts
-    assert counts["broken"] / 84 < 0.15, counts
-    assert counts["obeys"] / 42 > 0.8, counts
-    assert counts["recovers"] / 42 > 0.7, counts
+            chances["obeys"].append(_chances(model, tokenizer, hinted, tool, file)[right])
+            chances["recovers"].append(_chances(model, tokenizer, corrected, tool, file)[right])
+    means = {name: fmean(values) for name, values in chances.items()}
+    assert 0.1 < means["right"] < 0.4, means
+    assert means["broken"] < 0.15, means
+    assert means["obeys"] > 0.8, means
+    assert means["recovers"] > 0.7, means
 
 
-def test_the_warm_up_leaves_the_global_random_state_alone_and_hands_out_copies() -> None:
+def test_the_model_leaves_the_global_random_state_alone_and_is_a_copy() -> None:
     before = torch.get_rng_state()
     first, second = warmed_up_model(), warmed_up_model()
     assert torch.equal(torch.get_rng_state(), before)
@@ -181,22 +184,15 @@ def _live_run(output: Path) -> tuple[list[float], float, float, list[str]]:
     return [entry["loss"] for entry in logs], rewarded, failed, trainer.answers
 
 
-def _sampled_arguments(
-    model: Any, tokenizer: Any, tools: Any, messages: Any, tool: str, file: str, count: int
-) -> Iterator[str | None]:
-    """The argument names with which sampled calls ask for the right file; None for any other answer."""
-    text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
-    ids = tokenizer(text, return_tensors="pt")["input_ids"].repeat(count, 1)
-    generated = model.generate(
-        ids,
-        do_sample=True,
-        max_new_tokens=40,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    calls = {
-        f'<tool_call>\n{{"name": "{tool}", "arguments": {{"{name}": "{file}"}}}}\n</tool_call>': name
-        for name in ARGUMENT_NAMES
-    }
-    for row in generated[:, ids.shape[1] :]:
-        yield calls.get(tokenizer.decode(row).split(tokenizer.eos_token)[0])
+def _chances(model: Any, tokenizer: Any, messages: list[Any], tool: str, file: str) -> dict[str, float]:
+    """The probability of each right-formed call for the file, by its argument name."""
+    prompt = tokenizer.apply_chat_template(messages, tools=house_tools(), tokenize=False, add_generation_prompt=True)
+    start = len(tokenizer(prompt)["input_ids"])
+    chances = {}
+    for name in ARGUMENT_NAMES:
+        call = f'<tool_call>\n{{"name": "{tool}", "arguments": {{"{name}": "{file}"}}}}\n</tool_call>'
+        ids = tokenizer(prompt + call + tokenizer.eos_token, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            logprobs = model(ids).logits[0, start - 1 : -1].log_softmax(-1)
+        chances[name] = logprobs.gather(1, ids[0, start:, None]).sum().exp().item()
+    return chances

@@ -6,35 +6,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from ingestion.sessions_on_disk import names, session, turn, write
-
-from composer_replication.cli import app as cli
-
-ROOT = Path(cli.__file__).parents[2]
-# The package beside these tests, in a process of its own, as both console scripts start it.
-COMMAND = [sys.executable, "-c", "from composer_replication.cli import main; main()", "ingest"]
+from processes import command, environment, wait_for
+from processes import start as start_command
 
 FILES = 6
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
-
-
-def start(*arguments: str | Path, **more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**more),
-        start_new_session=True,
-    )
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    return start_command("ingest", *arguments)
 
 
 @pytest.fixture
@@ -74,9 +57,12 @@ def many_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wait_until_busy(process: subprocess.Popen[str], folder: Path) -> None:
     """Until a first source is done, and others are being read."""
     manifest = folder / "manifest.jsonl"
-    while not manifest.exists() or not manifest.read_bytes().endswith(b"\n"):
+
+    def busy() -> bool:
         assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+        return manifest.exists() and manifest.read_bytes().endswith(b"\n")
+
+    wait_for(busy)
 
 
 def processes_of(group: int) -> list[int]:
@@ -108,10 +94,7 @@ def test_a_run_that_is_stopped_leaves_no_process_and_nothing_half_written(
     assert process.returncode == code
     if code == 130:
         assert err == "stopped\n"
-    until = time.monotonic() + 10
-    while processes_of(process.pid):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for(lambda: not processes_of(process.pid))
     for path in (out / "traces").glob("*.jsonl"):
         assert path.read_bytes().endswith(b"}\n")
     last = start(many_logs, "-o", out, "--json")
@@ -133,7 +116,8 @@ def test_readers_leave_ctrl_c_to_the_process_that_started_them(many_logs: Path, 
 
 def test_a_full_disk_is_one_line_and_the_next_run_goes_on(many_logs: Path, tmp_path: Path) -> None:
     log, out = many_logs / "s0.jsonl", tmp_path / "out"
-    limited = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", *COMMAND, str(log), "-o", str(out), "--no-redact"]
+    ingest = command("ingest", log, "-o", out, "--no-redact")
+    limited = ["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", *ingest]
     result = subprocess.run(limited, capture_output=True, text=True, env=environment(), check=False)
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from ingestion.sessions_on_disk import names, session, write
+from processes import start
 from teacher_replay.loopback_teacher import Asked, LoopbackTeachers, Refusal, Said, states_of
 
 from composer_replication.cli import app as cli
@@ -24,8 +22,6 @@ from composer_replication.ingestion.pipeline import ingest_logs
 from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.traces import ToolCall, dump_json
 
-ROOT = Path(cli.__file__).parents[2]
-COMMAND = [sys.executable, "-c", "from composer_replication.cli import main; main()", "replay"]
 PRICES = {"input_per_mtok": 2, "output_per_mtok": 10}
 
 
@@ -376,17 +372,6 @@ def test_answers_that_cannot_be_read_are_an_error_before_anybody_is_asked(
     assert (tmp_path / "out" / "answers.jsonl").read_text() == "{}\n"
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-    )
-
-
 class Held:
     """Answers beyond the first few wait until they are let go."""
 
@@ -396,7 +381,7 @@ class Held:
 
     def __call__(self, asked: Asked) -> Said:
         if asked.earlier >= self.let_first:
-            assert self.go.wait(60)
+            assert self.go.wait(600)
         return f"{asked.model} on {asked.text}"
 
 
@@ -404,7 +389,7 @@ def test_ctrl_c_waits_for_what_is_under_way_and_the_next_run_goes_on(server: Loo
     held = server.answer = Held(let_first=4)
     file = teachers_file(tmp_path, server.spec("one", **PRICES))
     states, out = states_file(tmp_path / "states.jsonl", 12), tmp_path / "out"
-    shared = (states, "-o", out, "--teachers", file, "--gate", "none", "--concurrency", "3")
+    shared = ("replay", states, "-o", out, "--teachers", file, "--gate", "none", "--concurrency", "3")
     process = start(*shared)
     server.wait_until(lambda: server.in_flight == 3)
     process.send_signal(signal.SIGINT)
@@ -433,7 +418,7 @@ def test_a_second_ctrl_c_leaves_what_is_under_way_in_doubt(server: LoopbackTeach
     held = server.answer = Held(let_first=4)
     file = teachers_file(tmp_path, server.spec("one", **PRICES))
     states, out = states_file(tmp_path / "states.jsonl", 12), tmp_path / "out"
-    shared = (states, "-o", out, "--teachers", file, "--gate", "none", "--concurrency", "3")
+    shared = ("replay", states, "-o", out, "--teachers", file, "--gate", "none", "--concurrency", "3")
     process = start(*shared)
     server.wait_until(lambda: server.in_flight == 3)
     process.send_signal(signal.SIGINT)

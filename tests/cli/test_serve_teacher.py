@@ -7,19 +7,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import openai
 import pytest
+from processes import start as start_command
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
 from composer_replication.cli import app as cli
 
-ROOT = Path(cli.__file__).parents[2]
-# The package beside these tests, in a process of its own, as both console scripts start it.
-COMMAND = [sys.executable, "-c", "from composer_replication.cli import main; main()", "serve-teacher"]
 USER = [{"role": "user", "content": "Hello?"}]
 TEACHERS = """\
 import time
@@ -48,15 +45,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     processes: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str | Path, **more: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **more},
-            start_new_session=True,
-        )
+        process = start_command("serve-teacher", *arguments, cwd=tmp_path, **more)
         processes.append(process)
         return process
 

@@ -7,15 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ingestion.sessions_on_disk import append, session, write
+from processes import environment, wait_for
 
-from composer_replication.ingestion import formats, pipeline, workers
+from composer_replication.ingestion import formats, workers
 from composer_replication.ingestion.formats import register_reader
 from composer_replication.ingestion.pipeline import IngestReport, ingest_logs
 from composer_replication.ingestion.source import IngestOptions
@@ -43,7 +43,7 @@ def _die(*_: object) -> Any:
 
 
 def _linger(*_: object) -> Any:
-    time.sleep(60)
+    time.sleep(600)
 
 
 @pytest.fixture
@@ -183,15 +183,13 @@ def test_a_script_that_cannot_be_imported_is_told_so(tmp_path: Path) -> None:
         "workers._TASK_BYTES = 1\n"
         "pipeline.ingest_logs(['logs'], 'out', processes=2)\n"
     )
-    path = str(Path(pipeline.__file__).parents[2])
     result = subprocess.run(
         [sys.executable, script.name],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
     assert result.returncode == 1
     assert "a process that should read logs did not start (exit code 1): a script needs" in result.stderr
@@ -210,7 +208,7 @@ def test_a_stop_does_not_wait_for_what_is_being_read(tmp_path: Path, monkeypatch
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         ingest(tmp_path / "logs", into=tmp_path / "out", processes=2, on_progress=stop)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 300
     assert not active_children()
 
 
@@ -233,7 +231,7 @@ def test_a_process_in_a_long_log_ends_with_a_run_that_is_killed(tmp_path: Path) 
         "    return any('slow' in record for record in head.records)\n"
         "def read(log, options, stats):\n"
         "    pathlib.Path(f'{log.stem}.pid').write_text(str(os.getpid()))\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(900)\n"
     )
     (tmp_path / "script.py").write_text(
         "import slow\n"
@@ -243,23 +241,15 @@ def test_a_process_in_a_long_log_ends_with_a_run_that_is_killed(tmp_path: Path) 
         "    formats.register_reader('slow', slow.sniff, slow.read)\n"
         "    pipeline.ingest_logs(['logs'], 'out', processes=2)\n"
     )
-    path = str(Path(pipeline.__file__).parents[2])
-    process = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    process = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, env=environment())
     files = [tmp_path / "a.pid", tmp_path / "b.pid"]
-    _wait_for(lambda: all(file.exists() and file.read_text() for file in files))
+    wait_for(lambda: all(file.exists() and file.read_text() for file in files))
     process.kill()
     process.wait()
-    _wait_for(lambda: not any(_is_running(int(file.read_text())) for file in files))
+    wait_for(lambda: not any(_is_running(int(file.read_text())) for file in files))
 
 
 def _is_running(process: int) -> bool:
     """A process that has ended may stay listed until somebody asks for its exit code."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
     return state.stdout.strip()[:1] not in ("", "Z")
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)

@@ -312,12 +312,12 @@ def test_a_line_of_fifty_megabytes(tmp_path: Path) -> None:
     (trace,), stats = read_file(write_lines(tmp_path / "long.jsonl", lines))
     assert [len(turn.content) for turn in trace.turns] == [2, 0, 50_000_000, 4]
     assert stats.skipped_truncated_lines == 0
-    began = time.perf_counter()
+    began = time.process_time()
     lines[2] = lines[2][:-10]
     (trace,), stats = read_file(write_lines(tmp_path / "long.jsonl", lines))
     assert [turn.content for turn in trace.turns] == ["go", "", "done"]
     assert (stats.skipped_truncated_lines, stats.calls_without_result) == (1, 1)
-    assert time.perf_counter() - began < 30
+    assert time.process_time() - began < 30
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
@@ -384,10 +384,13 @@ def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
             while start < len(content):
                 end = start + rng.randint(1, 4000)
                 file.write(content[start:end])
+                if end * 8 // len(content) > start * 8 // len(content):
+                    came.acquire()  # the reader comes at least once in every eighth
                 start = end
                 time.sleep(0.0005)
 
-    writer = threading.Thread(target=write)
+    came = threading.Semaphore(0)
+    writer = threading.Thread(target=write, daemon=True)
     seen: list[tuple[int, list[Turn], IngestionStats]] = []
     writer.start()
     while writer.is_alive():
@@ -395,6 +398,7 @@ def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
         stats = IngestionStats()
         traces = list(read(log, ReadOptions(), stats))
         seen.append((log.size, traces[0].turns if traces else [], stats))
+        came.release()
     writer.join()
     whole = read_turns(path)
     assert len(whole) == 900

@@ -219,14 +219,19 @@ def test_what_only_resembles_a_survivor_stays(text: str) -> None:
 
 
 def test_known_secrets_are_found_without_trying_each() -> None:
-    secrets = [_drawn(string.ascii_letters + string.digits, 20, n) + "7a" for n in range(4000)]
-    turns = [Turn(role="tool", content=f"API_TOKEN={secret}\n") for secret in secrets]
-    turns += [Turn(role="assistant", content=f"run {secret} in src/module{n}.py") for n, secret in enumerate(secrets)]
-    turns.append(Turn(role="tool", content="\n".join(secrets)))
-    trace = Trace(trace_id="t", turns=turns, source=Source(file="a", format="f"))
-    start = time.process_time()
-    redact_trace(trace)
-    assert time.process_time() - start < 3
+    def seconds(count: int) -> tuple[float, Trace]:
+        secrets = [_drawn(string.ascii_letters + string.digits, 20, n) + "7a" for n in range(count)]
+        turns = [Turn(role="tool", content=f"API_TOKEN={secret}\n") for secret in secrets]
+        turns += [Turn(role="assistant", content=f"run {one} in src/module{n}.py") for n, one in enumerate(secrets)]
+        turns.append(Turn(role="tool", content="\n".join(secrets)))
+        trace = Trace(trace_id="t", turns=turns, source=Source(file="a", format="f"))
+        start = time.process_time()
+        redact_trace(trace)
+        return time.process_time() - start, trace
+
+    seconds(500)  # what is compiled once
+    few, (many, trace) = seconds(500)[0], seconds(4000)
+    assert many < 16 * few  # 8 if it is linear, 64 if each is tried on each
     assert trace.turns[4000].content == "run <SECRET_1> in src/module0.py"
     assert trace.turns[-1].content == "\n".join(f"<SECRET_{n}>" for n in range(1, 4001))
 

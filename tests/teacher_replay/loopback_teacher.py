@@ -112,7 +112,9 @@ class LoopbackTeachers:
     def wait_until(self, holds: Callable[[], bool]) -> None:
         """Wait on what was asked."""
         with self._changed:
-            assert self._changed.wait_for(holds, 60), f"{len(self.asked)} requests came, {self.in_flight} are under way"
+            assert self._changed.wait_for(holds, 600), (
+                f"{len(self.asked)} requests came, {self.in_flight} are under way"
+            )
 
     def spec(self, slug: str, **fields: Any) -> dict[str, Any]:
         """A teacher as a user writes it."""

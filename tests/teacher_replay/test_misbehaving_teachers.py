@@ -78,7 +78,7 @@ def test_a_question_that_goes_wrong_once(
     how = Misbehaviour(kind, seconds=0.01, size=9 * 2**20, message={"role": "assistant"}, text=f"bad key {KEY}")
     waits = kind in ("hang", "hang_after_billing", "swallowed")
     with MeteredServer({"a": TEACHER}, script=at_third_state(how, times=1)) as server:
-        outcome = replayed(server, tmp_path, monkeypatch, timeout=1.5 if waits else 30.0)
+        outcome = replayed(server, tmp_path, monkeypatch, timeout=4.0 if waits else 30.0)
         asked = sorted(count.asked for count in server.meter.counts.values())
     assert_no_key(tmp_path, caplog, outcome)
     assert outcome.errors.keys() == set("01234")  # a row for every state

@@ -79,21 +79,30 @@ def test_killed_at_random_moments_and_resumed(seed: int, tmp_path: Path) -> None
     def latency(question: Question) -> float:
         return random.Random(question.digest).uniform(0.005, 0.04)
 
-    with MeteredServer(TEACHERS, latency=latency) as server:
+    def hang_late(_question: Question, _before: int) -> Misbehaviour | None:
+        return Misbehaviour("hang") if server.meter.requests > last_answered else None
+
+    with MeteredServer(TEACHERS, latency=latency, script=hang_late) as server:
         replays = Replays(tmp_path, server, states, cap_usd)
         for kill in range(kills):
             before = asked_by_now(server)
+            # No run comes to its end before it is killed, however fast the machine, and a late kill finds calls.
+            last_answered = server.meter.requests + to_ask // (kills - kill + 1)
+            server.hold()
             process = replays.start()
             if kill % 5 == 4:  # at any moment, its beginning included
                 time.sleep(draw.uniform(0.0, 0.6))
             else:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "begun\n"
-                more = server.meter.requests + min(draw.randrange(1, 14), to_ask)
+                more = draw.randrange(server.meter.requests, last_answered) + 1
                 server.wait_until(lambda meter, more=more: meter.requests >= more)  # type: ignore[misc]
                 time.sleep(draw.uniform(0.0, 0.03))
+            if kill % 3 == 0:  # at least one teacher's first call and all that the other may have under way
+                server.wait_until(lambda meter: meter.in_flight > CONCURRENCY)
             process.kill()
             process.communicate()
+            server.release()
             server.wait_until_left()  # what was under way is billed, though nobody is there
             found, asked = replays.read(), asked_by_now(server)
             for question in found.stored:
@@ -107,6 +116,7 @@ def test_killed_at_random_moments_and_resumed(seed: int, tmp_path: Path) -> None
             unsettled = found.in_state("open") + found.in_state("doubt")
             assert server.meter.spent <= sum(found.charged.values()) <= cap_usd * 10**9
             assert sum(found.charged.values()) == sum(charge for *_, charge in found.attempts)
+        last_answered = 10**9
         rows, report = replays.finish()
         asked, found = asked_by_now(server), replays.read()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from peft import LoraConfig
 from safetensors.torch import save_file
+from sampling import multinomial
 from trainer.live_run import trainer
 from transformers import AutoModelForCausalLM
 
@@ -29,6 +30,7 @@ ARGUMENTS = {
 
 def main(model_dir: str, output_dir: str, kind: str) -> None:
     torch.set_num_threads(1)
+    torch.multinomial = multinomial
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     options = {"sdpo_wrapper": "taid", "hint_gate": None, "gradient_share_steps": 2, "kl_in_advantage": 0.01}
     arguments = dict(ARGUMENTS)

@@ -18,9 +18,10 @@ from trl import GRPOTrainer
 
 from composer_replication._tiny.tool_house import ToolHouse, house_tasks
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.trainer import channel_engine
 from composer_replication.trainer.channel_log import InactiveChannelWarning
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
-from composer_replication.trainer.hint_gate import HintGate
+from composer_replication.trainer.hint_gate import HintGate, judge_sites
 
 CHANNELS = ("grpo", "sdpo", "replay")
 
@@ -161,13 +162,25 @@ def test_taid_advances_once_per_optimiser_step(tmp_path: Path) -> None:
 
 def test_accumulation_does_not_change_the_weight_of_a_token(tmp_path: Path) -> None:
     """One optimiser step over the same rollouts, in one micro-batch and in four."""
+    gaps: list[torch.Tensor] = []
+
+    def measured(*arguments: Any) -> Any:
+        result = judge_sites(*arguments)
+        gaps.append(result.gap_S)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channel_engine, "judge_sites", measured)
+        trainer(tmp_path / "first", gradient_share_steps=0, args={"max_steps": 1}).train()
+    # Some hints pass and some do not: the gate is in the widest space between the gaps of these rollouts.
+    _, below, above = max((high - low, low, high) for low, high in pairwise(sorted(torch.cat(gaps).tolist())))
     losses = []
     for rows, accumulation in ((8, 1), (2, 4)):
         folder = tmp_path / str(rows)
         live = trainer(
             folder,
             gradient_share_steps=0,
-            hint_gate=HintGate(min_gap=0.28),  # about half of the hints pass
+            hint_gate=HintGate(min_gap=(below + above) / 2),
             replay_batch_size=rows // 2,
             args={
                 "max_steps": 1,

@@ -154,9 +154,13 @@ def _port_errors(held: socket.socket, port: int) -> Iterator[None]:
 
 
 def serve_until_stopped(server: LocalTeachers, on_ready: Callable[[LocalTeachers], None]) -> None:
-    """Serve until the process gets SIGINT or SIGTERM; both end it in order. To be called in the main thread."""
+    """Serve until the process gets SIGINT or SIGTERM; both end it in order. To be called in the main thread.
+
+    Where SIGINT is ignored (`nohup`), it stays so.
+    """
     stopped = threading.Event()
-    signals = (signal.SIGINT, signal.SIGTERM)
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    signals = (signal.SIGTERM,) if ignored else (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in signals}
     try:
         with server:

@@ -80,7 +80,7 @@ def taught(template: str, text: str, tools: list[Any] | None = None) -> HuggingF
     labels = ids.clone()
     labels[:, : len(prompt_ids)] = -100
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(60):
+    for _ in range(500):
         optimizer.zero_grad()
         loss = model(ids, labels=labels).loss
         loss.backward()

@@ -78,7 +78,7 @@ def test_a_frozen_teacher_stays_and_a_live_one_follows(build: Any) -> None:
     frozen, live, ema = (make_teacher(kind, model) for kind in ("frozen", "live", "ema"))
     before = own_logits(model)
     training = Training(model)
-    for _ in range(3):
+    for _ in range(6):
         training.step()
         frozen.update()
         live.update()

@@ -25,7 +25,7 @@ def moved(model: Any, mix: float) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """The teacher, and the logits of the policy at the start and after some steps."""
     start = own_logits(model)
     teacher, training = make_teacher("trust_region", model, mix=mix), Training(model)
-    for _ in range(3):
+    for _ in range(6):
         training.step()
         teacher.update()
     now = own_logits(model)
