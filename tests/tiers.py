@@ -64,8 +64,9 @@ TIERS = {
         "trainer/test_effort_rewards.py::test_trl",
         "trainer/test_trace_trainer.py",
     ),
-    # Made-up or damaged input in great number.
+    # Made-up or damaged input in great number, or derivatives by differences.
     "fuzz": (
+        "distillation/fused/test_divergence.py::test_gradcheck",
         "ingestion/test_atif.py::test_damage",
         "ingestion/test_codex.py::test_no_damage",
         "ingestion/test_fuzz.py",
