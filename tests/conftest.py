@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for tier, places in TIERS.items():
             if place.startswith(places):
                 item.add_marker(tier)
-        if item.get_closest_marker("hypothesis"):
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("fuzz")
 
 
