@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 # Before anything imports a Hugging Face library: tests use what is on the disk, and nothing else.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# What they convert or cache stays in the clone.
+os.environ["HF_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "huggingface")
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Some virtual machines announce AMX and then kill the process that uses it. `doctor` finds this out for users.
