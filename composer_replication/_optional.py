@@ -24,9 +24,9 @@ class MissingExtraError(ImportError, RuntimeError):
     def __init__(self, extra: str, module: str, *more: str) -> None:
         *first, last = map(repr, (module, *more))
         if first:
-            needed = f"the packages behind {', '.join(first)} and {last}, which are"
+            needed = f"the packages that provide {', '.join(first)} and {last}, which are"
         else:
-            needed = f"the package behind {last}, which is"
+            needed = f"the package that provides {last}, which is"
         super().__init__(f"this needs {needed} not installed: {install_command(extra, module, *more)}", name=module)
         self.extra = extra
 
@@ -55,7 +55,7 @@ EXTRAS: dict[str, Extra] = {
     "verl": Extra(
         "verl recipe",
         ("verl", "cachetools", "fastapi", "uvicorn"),
-        "needs an environment of its own, without trl",
+        "needs an environment of its own, without trl and constraints.txt",
         pinned=False,
     ),
     "prime-rl": Extra(

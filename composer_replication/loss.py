@@ -107,7 +107,7 @@ def compose_loss(
     Raises:
         ValueError: a setting out of range, a missing or misshapen input, an empty mask, token ids that differ at
             paired positions or lie outside the vocabulary, or NaN logits.
-        TypeError: `model` or `teacher_model` is no module.
+        TypeError: `model` or `teacher_model` is not a module.
     """
     for name, given in (("model", model), ("teacher_model", model if teacher_model is None else teacher_model)):
         if not isinstance(given, nn.Module):

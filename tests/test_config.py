@@ -185,7 +185,6 @@ def test_every_problem_is_a_line_with_its_path(tmp_path: Path) -> None:
         (ROLLOUTS, ["channels.grpo.num_generations=1"], "channels.grpo.num_generations: it must be at least 2"),
         (ROLLOUTS, ["training.batch_size=6"], "6 x 1 = 6, which is no multiple of channels.grpo.num_generations (8)"),
         (ROLLOUTS, ["channels.sdpo={routing: srpo, alpha: 0}"], "channels.sdpo.routing: srpo leaves failed rollouts"),
-        (ROLLOUTS, ["channels.grpo.beta=0.1"], "channels.grpo.beta: TRL loads the reference by its name"),
     ],
 )
 def test_combinations_that_cannot_be_meant(

@@ -55,6 +55,6 @@ def test_without_torchft_the_outer_loop_is_none_at_the_top_and_an_error_below() 
     assert out.splitlines() == [
         "False None",
         "False None None None",
-        "MissingExtraError True this needs the package behind 'torchft', which is not installed: "
+        "MissingExtraError True this needs the package that provides 'torchft', which is not installed: "
         + install_command("diloco"),
     ]

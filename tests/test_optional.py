@@ -32,7 +32,8 @@ def test_one_module_names_its_extra() -> None:
     assert isinstance(caught.value, RuntimeError)
     assert (caught.value.extra, caught.value.name) == ("replay", "no_such_module.below")
     assert str(caught.value) == (
-        "this needs the package behind 'no_such_module.below', which is not installed: " + IN_THE_CLONE % "replay"
+        "this needs the package that provides 'no_such_module.below', which is not installed: "
+        + IN_THE_CLONE % "replay"
     )
     assert require("json", "replay") is json
 

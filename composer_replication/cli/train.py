@@ -56,6 +56,7 @@ def train(
     Exit code 2: the configuration is wrong; every problem is a line.
     """
     from composer_replication.config import ConfigError, config_schema, load_config
+    from composer_replication.config.combinations import is_first_process
 
     if schema:
         typer.echo(json.dumps(config_schema(), indent=2))
@@ -73,8 +74,9 @@ def train(
     if dry_run:
         _plan(loaded, as_json=as_json)
         return
-    result, stopped = _train(loaded, show_progress=not as_json)
-    if as_json:
+    speaks = is_first_process()
+    result, stopped = _train(loaded, show_progress=speaks and not as_json)
+    if speaks and as_json:
         figures = {
             "output_dir": str(result.output_dir),
             "checkpoint": str(result.checkpoint),
@@ -83,7 +85,7 @@ def train(
             "metrics": dict(result.metrics),
         }
         typer.echo(json.dumps(figures, indent=2))
-    else:
+    elif speaks:
         _show_result(Console(emoji=False, highlight=False), result, loaded)
     if stopped:
         raise typer.Exit(_INTERRUPTED)

@@ -1,4 +1,4 @@
-"""What `train` shows of a run: a line for a logged step, and at the end a row for each channel."""
+"""The views of a training run: a line for a logged step, and at the end a row for each channel."""
 
 from __future__ import annotations
 

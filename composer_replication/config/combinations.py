@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from composer_replication.config.resolving import BELONGINGS, BUNDLED_MODEL
+from composer_replication.config.resolving import BELONGINGS
 
 if TYPE_CHECKING:
     from composer_replication.config.configuration import Config
@@ -102,11 +102,6 @@ def _rollouts(config: Config) -> Iterator[str]:
             f"training.batch_size: batch_size x gradient_accumulation is {product} = {rollouts}, which is no "
             f"multiple of channels.grpo.num_generations ({grpo.num_generations})"
         )
-    if grpo.beta and config.model.name == BUNDLED_MODEL and config.model.lora is None:
-        yield (
-            f"channels.grpo.beta: TRL loads the reference by its name, which {BUNDLED_MODEL} does not have; "
-            "set model.lora, or use channels.grpo.kl_in_advantage"
-        )
 
 
 def _optimizer(config: Config) -> Iterator[str]:
@@ -132,3 +127,8 @@ def launched_processes() -> int:
     """How many processes a launcher (torchrun, accelerate) has started; together they make the batch."""
     given = os.environ.get("WORLD_SIZE", "1")
     return int(given) if given.isdigit() and int(given) > 0 else 1
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process, or the first of those that a launcher has started."""
+    return os.environ.get("RANK", "0") == "0"

@@ -26,6 +26,9 @@ def write_example(name: str, folder: Path, *, overwrite: bool = False) -> list[P
         OSError: the folder cannot be written to.
     """
     targets = [folder / file for file in EXAMPLES[name]]
+    for target in targets:
+        if target.is_dir():
+            raise IsADirectoryError(f"{target}: a folder is in the way; nothing was written")
     there = [str(target) for target in targets if target.exists()]
     if there and not overwrite:
         raise FileExistsError(f"{', '.join(there)}: already there, and nothing was written; --force overwrites")

@@ -121,6 +121,11 @@ class ReplayReport:
         return sum(use.cost for use in self.teachers.values())
 
     @property
+    def asked(self) -> int:
+        """Questions that were asked in this run; stored answers take no time."""
+        return sum(use.answered + use.failed for use in self.teachers.values())
+
+    @property
     def settled(self) -> int:
         """Questions (a state for a teacher) that are answered, have failed, or will not be asked."""
         return sum(use.answered + use.stored + use.failed + use.gated + use.no_room for use in self.teachers.values())

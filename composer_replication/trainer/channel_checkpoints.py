@@ -1,5 +1,4 @@
-"""What our trainers do around a Hugging Face checkpoint: the channels and a model card go in, half-written ones are
-passed over."""
+"""The channels' state and a model card in every Hugging Face checkpoint; half-written checkpoints are passed over."""
 
 from __future__ import annotations
 

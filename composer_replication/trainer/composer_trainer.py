@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -45,9 +44,6 @@ from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.traces.batches import TraceBatches
 
 logger = logging.getLogger(__name__)
-
-# Enough to see every system prompt and environment of a data set.
-_ROWS_COMPARED = 1000
 
 GRPOTrainer: Any = require("trl", "train").GRPOTrainer
 
@@ -422,8 +418,8 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         return self._definitions[name]
 
     def _shown_contexts(self) -> Iterator[ShownContext]:
-        """What the prompts of the first rows show, each with the tools of its environment."""
-        for row in islice(self.train_dataset, _ROWS_COMPARED):
+        """What the prompts show, each with the tools of its environment."""
+        for row in self.train_dataset:
             prompt = row.get("prompt") or []
             name = row.get("environment") if self.environment_factories and self._multi_environment else None
             # An environment that does not exist is refused by TRL when its row is drawn.

@@ -121,10 +121,10 @@ def card_of(trainer: Any, place: str, metadata: Mapping[str, Any] | None = None)
     base_model = model
     if hasattr(model, "get_base_model"):
         base_model, adapter = model.get_base_model(), model.peft_config[model.active_adapter]
-    optimizer: dict[str, Any] = (trainer.optimizer_cls_and_kwargs or (None, {}))[1]
     settings = {
-        "optimizer": optimizer.get("name", args.optim),
+        "optimizer": _optimizer_name(trainer),
         **{name: getattr(args, name, None) for name in _SETTINGS},
+        "learning_rate": _learning_rate(trainer),
         "processes": args.world_size,
         "dtype": base_model.dtype,
         **{name: getattr(adapter, name, None) for name in ("peft_type", "r", "lora_alpha")},
@@ -164,6 +164,19 @@ def package_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _optimizer_name(trainer: Any) -> str:
+    named = (trainer.optimizer_cls_and_kwargs or (None, {}))[1].get("name")
+    if named or trainer.optimizer is None:
+        return str(named or trainer.args.optim)
+    return type(getattr(trainer.optimizer, "optimizer", trainer.optimizer)).__name__
+
+
+def _learning_rate(trainer: Any) -> float:
+    """The rate that a schedule starts from."""
+    group: Mapping[str, Any] = trainer.optimizer.param_groups[0] if trainer.optimizer is not None else {}
+    return float(group.get("initial_lr", group.get("lr", trainer.args.learning_rate)))
 
 
 def _data(trainer: Any) -> dict[str, Any]:

@@ -14,13 +14,13 @@ def parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The rows of a Parquet file with their numbers, from 1.
 
     Raises:
-        ValueError: it is no Parquet.
+        ValueError: it is not a Parquet file.
     """
     parquet = require("pyarrow.parquet", "train")
     try:
         reader = parquet.ParquetFile(file)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{file} is no Parquet: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{file} is not a Parquet file: {' '.join(str(error).split())}") from None
     number = 0
     for batch in reader.iter_batches(1_000):
         for row in batch.to_pylist():

@@ -95,6 +95,11 @@ def test_a_file_that_is_there_is_kept_and_nothing_is_half_written(
     assert [(path.name, path.read_text()) for path in here.iterdir()] == [("house.py", "class House: ...")]
     assert run(capsys, "init", "environment", "--force")[0] == 0
     assert mine.read_bytes() == (FOLDER / "environment" / "house.py").read_bytes()
+    (here / "train.yaml").mkdir()
+    assert run(capsys, "init", "--force")[::2] == (
+        1,
+        "error: train.yaml: a folder is in the way; nothing was written\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def test_a_dry_run_with_an_environment(tmp_path: Path, capsys: pytest.CaptureFix
     code, _, err = run(capsys, file, "--dry-run", "--set", f"data.pairs={pairs}")
     assert code == 1
     assert "data.pairs: 1 of 1 pairs call tools without showing any definitions" in err
+    assert run(capsys, file, "--dry-run", "--set", f"data.pairs={pairs}", "--set", "channels.replay.beta=0")[0] == 0
 
 
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +127,9 @@ def test_a_run_and_the_run_after_it(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert result["checkpoint"] == str(tmp_path / "run" / "checkpoint-2")
     assert result["metrics"]["train_loss"] > 0
     assert "step " not in err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", "1")
+        assert run(capsys, file, "--json")[:2] == (0, "")  # the first process speaks for all
     _, out, err = run(capsys, file)
     assert "already at step 2, and training.steps is 1: nothing was trained; raise training.steps above 2" in out
     assert "step 2 of 1" not in out

@@ -171,6 +171,8 @@ def test_mail_addresses() -> None:
         ("/home/alice/a /home/bob/b /home/alice/c", "/home/user1/a /home/user2/b /home/user1/c"),
         ("/home/zoë/a", "/home/user1/a"),
         ("cd /home/us", "cd /home/user1"),
+        ("/home/user7bob/x", "/home/user1/x"),
+        ("/home/user7/x", "/home/user7/x"),
         ("/root/a", "/root/a"),
     ],
 )

@@ -6,7 +6,7 @@ import base64
 import random
 import string
 import sys
-import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -219,18 +219,22 @@ def test_what_only_resembles_a_survivor_stays(text: str) -> None:
 
 
 def test_known_secrets_are_found_without_trying_each() -> None:
-    def seconds(count: int) -> tuple[float, Trace]:
+    def calls(count: int) -> tuple[int, Trace]:
         secrets = [_drawn(string.ascii_letters + string.digits, 20, n) + "7a" for n in range(count)]
         turns = [Turn(role="tool", content=f"API_TOKEN={secret}\n") for secret in secrets]
         turns += [Turn(role="assistant", content=f"run {one} in src/module{n}.py") for n, one in enumerate(secrets)]
         turns.append(Turn(role="tool", content="\n".join(secrets)))
         trace = Trace(trace_id="t", turns=turns, source=Source(file="a", format="f"))
-        start = time.process_time()
-        redact_trace(trace)
-        return time.process_time() - start, trace
+        events: Counter[str] = Counter()
+        sys.setprofile(lambda _frame, event, _argument: events.update([event]))
+        try:
+            redact_trace(trace)
+        finally:
+            sys.setprofile(None)
+        return events.total(), trace
 
-    seconds(500)  # what is compiled once
-    few, (many, trace) = seconds(500)[0], seconds(4000)
+    calls(500)  # what is compiled once
+    few, (many, trace) = calls(500)[0], calls(4000)
     assert many < 16 * few  # 8 if it is linear, 64 if each is tried on each
     assert trace.turns[4000].content == "run <SECRET_1> in src/module0.py"
     assert trace.turns[-1].content == "\n".join(f"<SECRET_{n}>" for n in range(1, 4001))

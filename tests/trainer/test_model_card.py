@@ -62,8 +62,10 @@ def test_an_adapter_names_a_local_base_by_its_absolute_path(tmp_path: Path, monk
 def test_trainers_that_no_configuration_made_leave_a_card(tmp_path: Path) -> None:
     turns: Any = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}]
     arguments = TrainingArguments(str(tmp_path / "logs"), max_steps=1, use_cpu=True, report_to=[])
+    model = tiny_model("qwen2", vocab_size=640, seed=1)
+    optimizers = (torch.optim.SGD(model.parameters(), lr=0.5), None)
     from_logs = TraceTrainer(
-        tiny_model("qwen2", vocab_size=640, seed=1), arguments, [TraceExample(turns=turns)], tiny_tokenizer("qwen2_5")
+        model, arguments, [TraceExample(turns=turns)], tiny_tokenizer("qwen2_5"), optimizers=optimizers
     )
     # Nothing is generated, so the model need not know how to call tools.
     live = live_trainer(tmp_path / "live", model=tiny_model("qwen2", vocab_size=768, seed=1), replay_dataset=None)
@@ -75,6 +77,7 @@ def test_trainers_that_no_configuration_made_leave_a_card(tmp_path: Path) -> Non
             for folder in (tmp_path / "saved", Path(one.args.output_dir))
         )
         assert "None" not in card + of_run
+        assert ("- optimizer: SGD\n- learning_rate: 0.5\n" in card) == (one is from_logs)
         assert f"- training rows: {rows}\n" in card
         assert 'place = "saved"' in card
         assert all(f"- {channel}: " in card for channel in channels)

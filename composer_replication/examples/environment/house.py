@@ -2,7 +2,7 @@
 
 The trainer makes environments once and calls `reset` for every episode. Every public method but `reset` and
 `get_reward` is a tool: its type hints and its Google docstring are what the model is shown, and what it returns, or
-the exception it raises, is what the model reads next. Names that begin with an underscore are no tools.
+the exception it raises, is what the model reads next. Names that begin with an underscore are not tools.
 """
 
 from __future__ import annotations

@@ -87,8 +87,11 @@ def _other_name(words: Iterable[str], read: str = "") -> str:
     else:
         begins = {*string.ascii_letters, "_"}
         goes_on = begins | set("0123456789.- ") if read else begins  # a second name may follow a space
-        placeholder = set(string.digits) if read == "user" else set()
-        leaves = rf"[{re.escape(''.join(sorted(goes_on - set(following) - placeholder)))}\x80-\xff]"
+        # `user7` is a placeholder, `user7bob` is a name.
+        digits = set(string.digits) if read == "user" else set()
+        leaves = rf"[{re.escape(''.join(sorted(goes_on - set(following) - digits)))}\x80-\xff]"
+        if digits:
+            leaves += rf"|[0-9]+[{re.escape(''.join(sorted(goes_on - digits)))}\x80-\xff]"
     within = [
         re.escape(letter) + _other_name([word for word in longer if word.startswith(read + letter)], read + letter)
         for letter in following

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -85,10 +86,10 @@ def _row(
     tokenizer: Any, conversation: Mapping[str, Any], max_length: int, stats: PreferenceStats
 ) -> PreferenceRow | str:
     """The row, or the reason why there is none."""
-    if not all(_is_readable(message) for part in ("prompt", "chosen", "rejected") for message in conversation[part]):
+    if not all(is_readable(message) for part in ("prompt", "chosen", "rejected") for message in conversation[part]):
         return "a message without a role or a text"
-    prompt = [_shown(message) for message in conversation["prompt"]]
-    sides = [[_shown(message) for message in conversation[side]] for side in ("chosen", "rejected")]
+    prompt = [shown_message(message) for message in conversation["prompt"]]
+    sides = [[shown_message(message) for message in conversation[side]] for side in ("chosen", "rejected")]
     if any(len(side) > 1 or (side and side[0]["role"] != "assistant") for side in sides):
         return "not one assistant message"
     if any(not side or not (side[0]["content"].strip() or side[0].get("tool_calls")) for side in sides):
@@ -131,12 +132,31 @@ def conversational(pair: Mapping[str, Any] | NormalizedDPOPair, number: int) -> 
         if all(isinstance(pair.get(side), str) for side in ("chosen", "rejected")) and "state_messages" in pair:
             return preference_row(pair)  # type: ignore[arg-type]
         if all(_is_list(pair.get(part)) for part in ("prompt", "chosen", "rejected")):
-            return pair
+            return {**pair, "tools": _definitions(pair.get("tools"), number)}
     found = ", ".join(map(str, pair)) if isinstance(pair, Mapping) else type(pair).__name__
     raise ValueError(
         f"pair {number} has {found}: expected state_messages with the actions chosen and rejected, or prompt, chosen "
         "and rejected as lists of messages"
     )
+
+
+def _definitions(tools: Any, number: int) -> list[Any]:
+    """Tools as templates take them: JSON is decoded, and the None that tables fill in for absent keys is removed."""
+    try:
+        given = json.loads(tools) if isinstance(tools, str) else tools or []
+        definitions = [_without_none(json.loads(tool) if isinstance(tool, str) else tool) for tool in given]
+    except ValueError:
+        raise ValueError(f"pair {number}: `tools` holds a text that is not JSON") from None
+    for tool in definitions:
+        if not isinstance(tool, Mapping) and not callable(tool):
+            raise ValueError(f"pair {number}: a tool is a definition or a function, not {tool!r}")
+    return definitions
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_none(one) for name, one in value.items() if one is not None}
+    return [_without_none(one) for one in value] if isinstance(value, list) else value
 
 
 def _is_list(value: Any) -> bool:
@@ -153,7 +173,8 @@ def has_calls(pair: Mapping[str, Any] | NormalizedDPOPair) -> bool:
     )
 
 
-def _is_readable(message: Any) -> bool:
+def is_readable(message: Any) -> bool:
+    """Whether a message has a role, and no content but text."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         return False
     content = message.get("content")
@@ -169,7 +190,7 @@ def _text_of_blocks(content: Any) -> str | None:
     return "".join(one["text"] for one in content)
 
 
-def _shown(message: Message) -> Message:
+def shown_message(message: Message) -> Message:
     """A message as the template gets it: no empty fields, as tables fill them in, and no thinking."""
     shown = {
         key: value

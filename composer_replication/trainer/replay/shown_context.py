@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from composer_replication.traces import Message
-from composer_replication.trainer.replay.preference_rows import conversational, has_calls
+from composer_replication.trainer.replay.preference_rows import conversational, has_calls, is_readable, shown_message
+from composer_replication.trainer.rollouts.rollout import tool_definitions
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_QUOTE = 60
+# Enough rollouts to see every system prompt and environment of a data set.
+_ROWS_COMPARED = 1000
 
 
 class ShownContext(NamedTuple):
@@ -27,12 +31,12 @@ class ShownContext(NamedTuple):
     tools: frozenset[tuple[str, str]]
 
     @classmethod
-    def of(cls, prompt: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> ShownContext:
+    def of(cls, prompt: Sequence[Message], tools: Sequence[Any] | None) -> ShownContext:
         """What a conversation shows before the first user message."""
-        first = prompt[0] if prompt else {}
-        content = first.get("content") if first.get("role") == "system" else None
-        system = content if content is None or isinstance(content, str) else json.dumps(content, sort_keys=True)
-        functions = [tool.get("function", tool) for tool in tools or ()]
+        first: Message = prompt[0] if prompt else {}
+        has_system = is_readable(first) and first["role"] == "system"
+        system = shown_message(first)["content"] if has_system else None
+        functions = [tool.get("function") or tool for tool in tool_definitions(tools) or ()]
         return cls(system, frozenset((str(one.get("name")), json.dumps(one, sort_keys=True)) for one in functions))
 
 
@@ -42,7 +46,7 @@ def check_shown_context(pairs: Sequence[Any], rollouts: Iterable[ShownContext], 
     Raises:
         ValueError: pairs call tools without showing any, and the rollouts show some.
     """
-    shown = set(rollouts)
+    shown = set(islice(rollouts, _ROWS_COMPARED))
     if not shown:
         return
     rollout_tools, rollout_systems = {one.tools for one in shown}, {one.system for one in shown}

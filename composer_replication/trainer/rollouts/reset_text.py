@@ -24,16 +24,16 @@ def separating(factory: Callable[[], Any]) -> Callable[[], Any]:
         reset = environment.reset
 
         @functools.wraps(reset)
-        def reset_apart(**row: Any) -> Any:
-            return apart(row.get("prompt"), reset(**row))
+        def reset_apart(*args: Any, **row: Any) -> Any:
+            return apart(row.get("prompt"), reset(*args, **row))
 
         try:
             # On the object: TRL looks at the class for tools and for the name of the reward.
             environment.reset = reset_apart
-        except AttributeError:
+        except (AttributeError, TypeError, ValueError):  # slots, a frozen dataclass, a pydantic model
             logger.warning(
-                "%s has __slots__, so the text of its reset() is appended to the prompt as it is: begin it with a "
-                "line break",
+                "attributes of %s cannot be set, so the text of its reset() is appended to the prompt as it is: begin "
+                "it with a line break",
                 type(environment).__name__,
             )
         return environment
@@ -41,9 +41,9 @@ def separating(factory: Callable[[], Any]) -> Callable[[], Any]:
     return made
 
 
-def apart(prompt: Sequence[Mapping[str, Any]] | None, returned: Any) -> Any:
+def apart(prompt: Sequence[Mapping[str, Any]] | str | None, returned: Any) -> Any:
     """What `reset` returned (a text, a list of content parts, or None), kept apart from the prompt's last message."""
-    before = _text(prompt[-1].get("content"), -1) if prompt else ""
+    before = _text(prompt[-1].get("content"), -1) if isinstance(prompt, list) and prompt else ""
     after = _text(returned, 0)
     if not before or not after or before[-1].isspace() or after[0].isspace():
         return returned

@@ -60,7 +60,7 @@ def dry_run(config: Config) -> DryRun:
     checkpoint = RunDirectory(config.training.output_dir).checkpoint(config)
     inputs = checked_inputs(config)
     data, tokenizer = inputs.data, inputs.tokenizer
-    if config.environment is not None:
+    if config.environment is not None and config.channels.replay.beta:
         shown = (ShownContext.of(row["prompt"], inputs.rollouts.tools) for row in data.prompts)
         check_shown_context(data.pairs, shown, "data.pairs")
     _count_traces(config, data, tokenizer)

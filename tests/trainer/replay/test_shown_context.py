@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from transformers.utils import get_json_schema
 
 from composer_replication.trainer.replay.shown_context import ShownContext, check_shown_context
 
@@ -36,6 +38,29 @@ def test_the_same_context_is_silent(caplog: pytest.LogCaptureFixture) -> None:
     check_shown_context([pair()], [ShownContext.of([SYSTEM, USER], None)])
     check_shown_context([pair()], [])
     assert caplog.text == ""
+
+
+def test_tools_in_every_form_and_text_in_parts(caplog: pytest.LogCaptureFixture) -> None:
+    def read(path: str) -> str:
+        """Read a file.
+
+        Args:
+            path: The file.
+        """
+        return path
+
+    definition = get_json_schema(read)
+    properties = definition["function"]["parameters"]["properties"]
+    filled = {"function": {**definition["function"], "parameters": {**definition["function"]["parameters"]}}}
+    filled["function"]["parameters"]["properties"] = {**properties, "of_another_tool": None}
+    system = {"role": "system", "content": [{"type": "text", "text": SYSTEM["content"]}]}
+    rollouts = [ShownContext.of([SYSTEM, USER], [definition])]
+    for tools in ([read], [definition], [json.dumps(definition)], json.dumps([definition]), [filled]):
+        check_shown_context([{**pair(), "prompt": [system, USER], "tools": tools}], rollouts)
+    assert caplog.text == ""
+    for tools, words in (([5], "not 5"), ("read", "not JSON")):
+        with pytest.raises(ValueError, match=f"pair 0: .* {words}"):
+            check_shown_context([{**pair(), "tools": tools}], rollouts)
 
 
 def test_calls_without_definitions_are_refused() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from trainer.live_run import trainer
 
 from composer_replication._tiny import tiny_model
@@ -97,6 +99,12 @@ def test_a_row_without_a_prompt_gets_the_text_as_it_is() -> None:
     assert type(environment) is Talking
 
 
+def test_reset_is_called_as_before() -> None:
+    environment = separating(functools.partial(Talking, None))()
+    assert environment.reset(["read_file a.py"]) is None
+    assert environment.reset(wanted=[], prompt="A prompt that is plain text") is None
+
+
 def test_an_environment_made_once_for_all_is_wrapped_once() -> None:
     one = Talking("Files: 7")
     factory = separating(lambda: one)
@@ -104,12 +112,26 @@ def test_an_environment_made_once_for_all_is_wrapped_once() -> None:
     assert one.reset(wanted=[], prompt=[{"role": "user", "content": "Go."}]) == "\n\nFiles: 7"
 
 
-def test_an_environment_that_cannot_be_wrapped_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    class Fixed:
-        __slots__ = ()
+class Slotted:
+    __slots__ = ()
 
-        def reset(self, **row: Any) -> str:
-            return "Files: 7"
+    def reset(self, **row: Any) -> str:
+        return "Files: 7"
 
-    assert separating(Fixed)().reset(prompt=[{"role": "user", "content": "Go."}]) == "Files: 7"
-    assert "Fixed has __slots__" in caplog.text
+
+@dataclass(frozen=True)
+class Frozen(Slotted):
+    """Raises an AttributeError."""
+
+
+class Validated(BaseModel):
+    """Raises a ValueError."""
+
+    def reset(self, **row: Any) -> str:
+        return "Files: 7"
+
+
+@pytest.mark.parametrize("fixed", [Slotted, Frozen, Validated])
+def test_an_environment_that_cannot_be_wrapped_is_named(fixed: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert separating(fixed)().reset(prompt=[{"role": "user", "content": "Go."}]) == "Files: 7"
+    assert f"attributes of {fixed.__name__} cannot be set" in caplog.text

@@ -89,7 +89,7 @@ def test_prompts_become_messages(tmp_path: Path) -> None:
         ({"traces": "silent"}, "holds no turn of an assistant"),
         ({"pairs": ["nowhere.jsonl"]}, "data.pairs: DIR/nowhere.jsonl: there is no such file"),
         ({"pairs": ["pairs.csv"]}, "data.pairs: DIR/pairs.csv must be .jsonl or .parquet"),
-        ({"pairs": ["fake.parquet"]}, "data.pairs: DIR/fake.parquet is no Parquet"),
+        ({"pairs": ["fake.parquet"]}, "data.pairs: DIR/fake.parquet is not a Parquet file"),
         ({"pairs": ["empty.jsonl"]}, "DIR/empty.jsonl: there is no pair in it"),
         ({"pairs": ["cut.jsonl"]}, "data.pairs: DIR/cut.jsonl, line 2: no JSON"),
         (
@@ -104,7 +104,7 @@ def test_prompts_become_messages(tmp_path: Path) -> None:
         ({"prompts": "mute.jsonl"}, "data.prompts: DIR/mute.jsonl, row 1: `prompt` is neither a text nor chat"),
         ({"prompts": "cut.jsonl"}, "`prompt` is missing"),
         ({"prompts": "list.jsonl"}, "data.prompts: DIR/list.jsonl, line 1: no object, but a list"),
-        ({"prompts": "fake.parquet"}, "data.prompts: DIR/fake.parquet is no Parquet"),
+        ({"prompts": "fake.parquet"}, "data.prompts: DIR/fake.parquet is not a Parquet file"),
     ],
 )
 def test_what_cannot_be_used(given: dict[str, Any], message: str, tmp_path: Path) -> None:
