@@ -115,9 +115,14 @@ def _end_with_parent(*folders: str | Path) -> None:
     """Wait until the parent closes our standard input: it is gone, and cannot clean up any more."""
     # Not through `sys.stdin`: a thread that waits there holds its lock, and workers that are forked want to close it.
     os.read(0, 1)
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-    os.killpg(0, signal.SIGKILL)
+    group = os.getpgrp()
+    # From outside the group, and after its end: workers that still write would leave files behind.
+    if os.fork() == 0:
+        os.setsid()
+        os.killpg(group, signal.SIGKILL)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from processes import wait_for
 from replaysim.some_pairs import LONG_ENOUGH, call, pair, recipe_file
 
 from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport, engine_process
@@ -202,8 +203,8 @@ def test_an_engine_ends_with_its_parent(tmp_path: Path) -> None:
         while len(processes := psutil.Process(parent.pid).children(recursive=True)) < 3 and parent.poll() is None:
             pass
         parent.send_signal(signal.SIGKILL)
-    assert psutil.wait_procs(processes, timeout=60)[1] == []
-    assert not processes_of(tmp_path)
+    assert psutil.wait_procs(processes, timeout=600)[1] == []
+    wait_for(lambda: not processes_of(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
