@@ -167,7 +167,8 @@ def package_versions() -> dict[str, str]:
 
 
 def _optimizer_name(trainer: Any) -> str:
-    named = (trainer.optimizer_cls_and_kwargs or (None, {}))[1].get("name")
+    settings: Mapping[str, Any] = trainer.optimizer_cls_and_kwargs[1] if trainer.optimizer_cls_and_kwargs else {}
+    named = settings.get("name")
     if named or trainer.optimizer is None:
         return str(named or trainer.args.optim)
     return type(getattr(trainer.optimizer, "optimizer", trainer.optimizer)).__name__
