@@ -65,27 +65,18 @@ def check_shown_context(pairs: Sequence[Any], rollouts: Iterable[ShownContext], 
             f"{source}: {unshown} of {len(pairs)} pairs call tools without showing any definitions, and rollouts "
             f"show {_names(wanted)}: put the same definitions into each pair's `tools`"
         )
-    consequence = "channel 3 trains a context in which the policy never acts"
+    differences = []
     if tools:
         (most, _), *_ = tools.most_common(1)
-        logger.warning(
-            "%s: %d of %d pairs show other tools than the rollouts (%s): %s",
-            source,
-            tools.total(),
-            len(pairs),
-            _difference(most, wanted),
-            consequence,
-        )
+        differences.append((tools.total(), "show other tools than", _difference(most, wanted)))
     if systems:
         (system, _), *_ = systems.most_common(1)
+        both = f"pairs: {_quoted(system)}; rollouts: {_quoted(next(iter(rollout_systems)))}"
+        differences.append((systems.total(), "have another system prompt than", both))
+    for count, what, difference in differences:
         logger.warning(
-            "%s: %d of %d pairs have another system prompt than the rollouts (pairs: %s; rollouts: %s): %s",
-            source,
-            systems.total(),
-            len(pairs),
-            _quoted(system),
-            _quoted(next(iter(rollout_systems))),
-            consequence,
+            "%s: %d of %d pairs %s the rollouts (%s): channel 3 trains a context in which the policy never acts",
+            *(source, count, len(pairs), what, difference),
         )
 
 
