@@ -40,11 +40,9 @@ def pairs_in(file: str | os.PathLike[str]) -> Iterator[Any]:
 
 def _preference(row: Mapping[str, Any], place: str) -> dict[str, Any]:
     """A row in TRL's form; in Parquet, every message is JSON."""
-    made = {}
-    for name in ("prompt", "chosen", "rejected", "tools"):
+    made = {"tools": row["tools"]} if row.get("tools") else {}
+    for name in ("prompt", "chosen", "rejected"):
         messages = row.get(name)
-        if name == "tools" and messages is None:
-            continue
         if not isinstance(messages, list):
             raise ValueError(f"{place}: no pair, {name!r} is missing or no list of messages")
         try:
