@@ -39,8 +39,8 @@ class TraceState(TypedDict):
 class TraceTurn(TypedDict, total=False):
     """One turn as the collator takes it. Everything but `role` and `content` may be absent.
 
-    `tool_error` and `error_meta` stand on the assistant turn that made the failing call; the result turn carries
-    `is_error` and its text. `tool_call` is the first entry of `tool_calls`.
+    `tool_error` and `error_meta` stand on the assistant turn that erred; the result turn carries `is_error` and its
+    text. `tool_call` is the first entry of `tool_calls`.
     """
 
     role: str
@@ -50,6 +50,9 @@ class TraceTurn(TypedDict, total=False):
     tool_call: dict[str, Any] | None
     tool_call_id: str
     is_error: bool
+    masked: bool
+    outcome: bool
+    charged_to: list[int]
     error_kind: str
     tool_error: str | None
     error_meta: dict[str, Any]
@@ -98,9 +101,11 @@ class Turn(msgspec.Struct, omit_defaults=True):
     """One turn of a trace, in the order in which the model saw them: a call's results follow the turn that made it.
 
     role "tool": `tool_call_id` names the call it answers, `is_error` is what the log itself says (or its text, where
-    the log has no such flag), `error_kind` what went wrong.
-    role "assistant": `tool_error` and `error_meta` describe its failing call, a mistake of the student's before one
-    that is not; `id` is the log's id of the message; `repeats` marks a copy of a turn that another file holds, which
+    the log has no such flag), `error_kind` what went wrong. `masked`: the command hid its failure from the log, as
+    `pytest | tail` does, and its text shows it. `outcome`: a right action that reports on earlier work, such as a
+    test that fails; `charged_to` are the turns that wrote what it fails on, where that is certain.
+    role "assistant": `tool_error` and `error_meta` describe what was wrong with its action, a mistake of the student's
+    before one that is not; `id` is the log's id of the message; `repeats` marks a copy of a turn that another file holds, which
     is context and no state of its own.
     role "user": `origin` says where the text comes from ("prompt" is the human).
 
@@ -116,6 +121,9 @@ class Turn(msgspec.Struct, omit_defaults=True):
     tool_calls: list[ToolCall] = []
     tool_call_id: str | None = None
     is_error: bool = False
+    masked: bool = False
+    outcome: bool = False
+    charged_to: list[int] = []
     error_kind: str | None = None
     tool_error: str | None = None
     error_meta: dict[str, Any] | None = None

@@ -5,6 +5,7 @@ from composer_replication._lazy import lazy_exports
 __all__ = [
     "HINT_TEMPLATES",
     "OTHERS_KINDS",
+    "OUTCOME_KINDS",
     "STUDENT_KINDS",
     "HintContext",
     "HintSource",
@@ -30,7 +31,7 @@ _MODULES = {
     "classifier": ("classify", "looks_like_error"),
     "context": ("HintContext",),
     "judge": ("JudgeHints",),
-    "kinds": ("OTHERS_KINDS", "STUDENT_KINDS", "is_students_mistake"),
+    "kinds": ("OTHERS_KINDS", "OUTCOME_KINDS", "STUDENT_KINDS", "is_students_mistake"),
     "layers": ("HintSource", "LayeredHints", "RawErrorHints", "as_collator_hint", "template_hints"),
     "marking": ("mark_errors",),
     "templates": (

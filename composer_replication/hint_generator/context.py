@@ -17,6 +17,7 @@ class HintContext(TypedDict, total=False):
     # whose mistake it was, and where
     students_mistake: bool
     tool_call_id: str
+    reported_by: str  # the call whose result showed what this turn had written, if it was not its own
     # what the call was about
     path: str
     command: str

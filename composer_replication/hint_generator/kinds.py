@@ -38,13 +38,22 @@ STUDENT_KINDS = frozenset(
         "shell_syntax",
         "bad_option",
         "missing_file_in_command",
+        "git_error",
+        "traceback",  # an outcome where it names a file's line: then whoever wrote that line erred
+        "timeout",
+        "command_failed",  # a non-zero exit that shows nothing more specific
+    }
+)
+
+# What right actions report on earlier work: no hint for the turn that asked. The turn that wrote what fails is charged
+# with the kind, where that is certain.
+OUTCOME_KINDS = frozenset(
+    {
         "test_failure",
         "type_or_lint_error",
         "compile_error",
-        "git_error",
-        "traceback",
-        "timeout",
-        "command_failed",  # a non-zero exit that shows nothing more specific
+        "failing_checks",  # of a CI system
+        "no_match",  # no failure at all: grep, test, diff and the like say "no" or "different" with an exit code of 1
     }
 )
 
@@ -57,11 +66,10 @@ OTHERS_KINDS = frozenset(
         "harness_broken",
         "hook_blocked",
         "service_unavailable",  # a server that is down, overloaded or limiting, or a network that is
-        "no_match",  # no failure at all: grep, test, diff and the like say "no" or "different" with an exit code of 1
     }
 )
 
 
 def is_students_mistake(kind: str) -> bool:
-    """Whether a hint may be given. Kinds that a user registered count as the student's."""
+    """Whether a hint may be given to a turn that is charged with this. Kinds that a user registered count too."""
     return kind not in OTHERS_KINDS

@@ -14,7 +14,7 @@ from composer_replication.hint_generator.arguments import command_of
 from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.command_output import telling_line
 from composer_replication.hint_generator.envelope import open_envelope
-from composer_replication.hint_generator.kinds import is_students_mistake
+from composer_replication.hint_generator.kinds import OUTCOME_KINDS, is_students_mistake
 from composer_replication.traces import ToolCall, Trace, Turn, dump_json
 
 REPEAT_WINDOW = 3
@@ -141,6 +141,9 @@ def mark_errors(trace: Trace) -> None:
         made_by = turns[place.turn] if place is not None else None
         call = made_by.tool_calls[place.position] if made_by is not None and place is not None else None
         kind, meta = _describe(turn, call)
+        if kind in OUTCOME_KINDS:
+            turn.error_kind, turn.outcome = kind, True
+            continue
         if call is not None and made_by is not None and place is not None:
             if is_students_mistake(kind):
                 # Results out of order are never far apart, so there is a limit too.
