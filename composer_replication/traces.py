@@ -105,8 +105,8 @@ class Turn(msgspec.Struct, omit_defaults=True):
     `pytest | tail` does, and its text shows it. `outcome`: a right action that reports on earlier work, such as a
     test that fails; `charged_to` are the turns that wrote what it fails on, where that is certain.
     role "assistant": `tool_error` and `error_meta` describe what was wrong with its action, a mistake of the student's
-    before one that is not; `id` is the log's id of the message; `repeats` marks a copy of a turn that another file holds, which
-    is context and no state of its own.
+    before one that is not; `id` is the log's id of the message; `repeats` marks a copy of a turn that another file
+    holds, which is context and no state of its own.
     role "user": `origin` says where the text comes from ("prompt" is the human).
 
     How a turn continues the context, if not simply after the turn before it: `follows` is the index of the turn that

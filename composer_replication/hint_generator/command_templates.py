@@ -45,25 +45,21 @@ def hint_missing_file_in_command(ctx: HintContext) -> str:
 
 
 def hint_test_failure(ctx: HintContext) -> str:
-    which = f"{code(ctx['test'])} fails" if ctx.get("test") else "A test fails"
-    line = error_line(ctx)
-    if line:
-        return f"{which} as the code stands: {line}. Fix this first, then run the tests."
-    return "Fix what makes the tests fail before you run them, and run the failing test alone first."
+    return _write_so_that(ctx, "the tests pass", "they would stop at")
 
 
 def hint_type_or_lint_error(ctx: HintContext) -> str:
-    line = error_line(ctx)
-    if line:
-        return f"The checker objects to the code as it stands: {line}. Fix this first."
-    return "Fix what the type checker and the linter object to before you run them again."
+    return _write_so_that(ctx, "the checker accepts it", "it would report")
 
 
 def hint_compile_error(ctx: HintContext) -> str:
+    return _write_so_that(ctx, "it compiles", "the compiler would report")
+
+
+def _write_so_that(ctx: HintContext, works: str, otherwise: str) -> str:
+    """For the turn that wrote what fails, not for the one that ran into it."""
     line = error_line(ctx)
-    if line:
-        return f"The code does not compile as it stands: {line}. Fix this before you build or test."
-    return "Make the code compile before you build or test it: check names, imports and types of what you changed."
+    return f"Write this so that {works}: {otherwise} {line}." if line else f"Write this so that {works}."
 
 
 def hint_git_error(ctx: HintContext) -> str:
@@ -74,6 +70,8 @@ def hint_git_error(ctx: HintContext) -> str:
 
 
 def hint_traceback(ctx: HintContext) -> str:
+    if ctx.get("reported_by"):
+        return _write_so_that(ctx, "it runs", "it would stop with")
     line = error_line(ctx)
     if line:
         return f"The program would stop with {line}. Prevent this before you run it."

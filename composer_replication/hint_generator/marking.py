@@ -11,9 +11,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from composer_replication.hint_generator.arguments import command_of
+from composer_replication.hint_generator.charge import Outcome, charges
 from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.command_output import telling_line
 from composer_replication.hint_generator.envelope import open_envelope
+from composer_replication.hint_generator.findings import own_frame
 from composer_replication.hint_generator.kinds import OUTCOME_KINDS, is_students_mistake
 from composer_replication.traces import ToolCall, Trace, Turn, dump_json
 
@@ -65,6 +67,8 @@ _CHANGING_COMMAND = re.compile(
     r"|(?:\S*pip3?|npm|pnpm|yarn|bun|uv|poetry|brew|apt|apt-get|cargo|go|gem|bundle|mix)\s+"
     r"(?:install|i|ci|add|remove|sync|get|mod|generate|deps\.get|fmt))\b|(?<![<>&\d-])>>?\s*[\w./~$\"'-]"
 )
+# Code that is part of the command: `python -c`, `node -e`, a here-document.
+_INLINE_CODE = re.compile(r"\s-(?:c|e|p)\s|<<")
 
 
 class _Place(NamedTuple):
@@ -132,6 +136,7 @@ def mark_errors(trace: Trace) -> None:
     tools = _Tools(trace)
     makers: dict[str, _Place] | None = None
     recent: list[_Failed] = []
+    outcomes: list[Outcome] = []
     for index in failing:
         turn = turns[index]
         place = _maker_nearby(turns, index)
@@ -141,8 +146,9 @@ def mark_errors(trace: Trace) -> None:
         made_by = turns[place.turn] if place is not None else None
         call = made_by.tool_calls[place.position] if made_by is not None and place is not None else None
         kind, meta = _describe(turn, call)
-        if kind in OUTCOME_KINDS:
-            turn.error_kind, turn.outcome = kind, True
+        if _is_outcome(kind, turn, call):
+            turn.error_kind, turn.outcome, turn.charged_to = kind, True, []
+            outcomes.append(Outcome(index, kind, open_envelope(turn.content).body))
             continue
         if call is not None and made_by is not None and place is not None:
             if is_students_mistake(kind):
@@ -163,6 +169,41 @@ def mark_errors(trace: Trace) -> None:
             if not made_by.repeats:
                 _blame(made_by, kind, meta)
         turn.error_kind = kind
+    if outcomes:
+        _charge(turns, makers if makers is not None else _all_makers(turns), outcomes)
+
+
+def _is_outcome(kind: str, turn: Turn, call: ToolCall | None) -> bool:
+    """Whether a failure says nothing against the call that ran into it.
+
+    A program that crashes in a file reports on that file; one that crashes in code that stands in the command does not.
+    """
+    if kind != "traceback":
+        return kind in OUTCOME_KINDS
+    place = own_frame(open_envelope(turn.content).body)
+    if place is not None:
+        return not place.startswith(("<", "["))
+    command = command_of(call.arguments) if call is not None else None
+    return command is not None and _INLINE_CODE.search(command) is None
+
+
+def _charge(turns: list[Turn], makers: Mapping[str, _Place], outcomes: list[Outcome]) -> None:
+    for charge in charges(turns, makers, outcomes):
+        result, (writer, position) = turns[charge.outcome], charge.author
+        if turns[writer].repeats:
+            continue
+        result.charged_to.append(writer)
+        call = turns[writer].tool_calls[position]
+        meta = {
+            "error_kind": result.error_kind,
+            "students_mistake": True,
+            "tool_name": call.name,
+            "tool_call_id": call.id,
+            "reported_by": result.tool_call_id,
+            "path": charge.path,
+            "error_message": charge.message[:_MESSAGE_CHARACTERS],
+        }
+        _blame(turns[writer], str(result.error_kind), meta)
 
 
 def _maker_nearby(turns: list[Turn], index: int) -> _Place | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.hint_generator import OTHERS_KINDS, STUDENT_KINDS, classify
+from composer_replication.hint_generator import OTHERS_KINDS, OUTCOME_KINDS, STUDENT_KINDS, classify
 from composer_replication.hint_generator.envelope import open_envelope
 
 
@@ -403,7 +403,7 @@ def test_texts_of_other_harnesses(kind: str, text: str, call: dict[str, Any]) ->
 
 
 def test_every_kind_it_can_say_is_known() -> None:
-    known = STUDENT_KINDS | OTHERS_KINDS
+    known = STUDENT_KINDS | OTHERS_KINDS | OUTCOME_KINDS
     said = {row[0] for rows in (CLAUDE_CODE, EXITS, OTHER_HARNESSES) for row in rows}
     assert said <= known
     # Repetitions are seen on the trace, not on a text. All else is said by some row above.

@@ -1,0 +1,198 @@
+"""The lines that a trace's calls wrote into a file: which call wrote the line that is now number n, as far as it shows.
+
+A log has no file system. It has whole files (a write, a read from the first line on), parts of them with their numbers,
+and edits of text that stands in them. What changed the file otherwise makes its numbers unknown; the texts stay.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from composer_replication.hint_generator.arguments import command_of, path_of
+from composer_replication.traces import ToolCall
+
+_CONTENT_KEYS = ("content", "file_text", "contents")
+_OLD_KEYS = ("old_string", "old_str")
+_NEW_KEYS = ("new_string", "new_str")
+_PATCH = re.compile(r"^\*\*\* Begin Patch\n(?P<body>.*?)^\*\*\* End Patch", re.MULTILINE | re.DOTALL)
+_PATCHED_FILE = re.compile(r"^\*\*\* (?P<action>Add|Update) File: (?P<path>[^\n]+)\n", re.MULTILINE)
+_HEREDOC = re.compile(
+    r"\b(?:cat|tee)\s*>?\s*(?P<path>[\w./~-]+)\s*<<-?\s*['\"]?(?P<end>\w+)['\"]?\n(?P<text>.*?)\n(?P=end)(?:\n|\Z)"
+    r"|\bcat\s*<<-?\s*['\"]?(?P<stop>\w+)['\"]?\s*>\s*(?P<to>[\w./~-]+)\n(?P<body>.*?)\n(?P=stop)(?:\n|\Z)",
+    re.DOTALL,
+)
+_NUMBERED = re.compile(r"^ *(?P<number>\d+)(?:→|\t|:)(?P<text>[^\n]*)", re.MULTILINE)
+# A line that says so little that it stands in many places is no evidence.
+_SHORTEST = 6
+
+Author: TypeAlias = tuple[int, int]
+"""A call: the index of the turn that made it, and its position among that turn's calls."""
+
+
+class Change(NamedTuple):
+    """A call's change of a file: `old` is replaced by `new`; without `old`, `new` is the whole file."""
+
+    path: str
+    old: str | None
+    new: str
+    everywhere: bool = False
+
+
+class Line(NamedTuple):
+    """A line as a file has it, who wrote it, and who last edited the lines around it, as far as it is known."""
+
+    text: str
+    author: Author | None
+    editor: Author | None = None
+
+
+def changes(call: ToolCall) -> Iterator[Change]:
+    """The files that a call writes, by the shape of its arguments."""
+    given = call.arguments
+    path = path_of(given)
+    if path is not None:
+        content = _first(given, _CONTENT_KEYS)
+        if content is not None:
+            yield Change(path, None, content)
+        edits = given.get("edits")
+        for edit in edits if isinstance(edits, list) else [given]:
+            if isinstance(edit, Mapping):
+                old, new = _first(edit, _OLD_KEYS), _first(edit, _NEW_KEYS)
+                if old and new is not None:
+                    yield Change(path, old, new, edit.get("replace_all") is True)
+        return
+    text = call.raw_arguments or _first(given, ("input", "patch")) or command_of(given) or ""
+    if "*** Begin Patch" in text:
+        yield from _patched(text)
+    elif "<<" in text:
+        for found in _HEREDOC.finditer(text):
+            whole = found["text"] if found["path"] else found["body"]
+            yield Change(found["path"] or found["to"], None, f"{whole}\n")
+
+
+def shown_lines(result: str) -> dict[int, str]:
+    """The numbered lines of a result that shows a file."""
+    return {int(found["number"]): found["text"] for found in _NUMBERED.finditer(result)}
+
+
+class WrittenFile:
+    """What is known of a file's lines."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, Line] = {}
+        # Lines by their text. Two calls that wrote the same line: None.
+        self._texts: dict[str, Author | None] = {}
+
+    def apply(self, change: Change, author: Author) -> None:
+        """Take a change that worked into account."""
+        if change.old is None:
+            lines = change.new.split("\n")
+            self._texts = dict.fromkeys(map(str.strip, lines), author)
+            self._lines = {number: Line(text, author) for number, text in enumerate(lines, 1)}
+            return
+        places = self._places(change)
+        for start, old, new in reversed(places):
+            before = [self._lines[number] for number in range(start, start + len(old))]
+            after = self._edited(before, new, author)
+            moved = {
+                number + len(new) - len(old) if number >= start + len(old) else number: line
+                for number, line in self._lines.items()
+                if not start <= number < start + len(old)
+            }
+            self._lines = moved | dict(enumerate(after, start))
+        if not places:
+            old, new = change.old.split("\n"), change.new.split("\n")
+            self._edited([Line(text, None) for text in old], new, author)
+            if len(old) != len(new):
+                self.forget_numbers()
+
+    def show(self, lines: Mapping[int, str]) -> None:
+        """Take lines into account that a call has shown."""
+        for number, text in lines.items():
+            known = self._lines.get(number)
+            if known is None or known.text != text:
+                self._lines[number] = Line(text, self.author_of(text))
+
+    def forget_numbers(self) -> None:
+        """The file may have changed: no number is sure any more."""
+        self._lines.clear()
+
+    def line(self, number: int) -> Line | None:
+        """A line by its number."""
+        return self._lines.get(number)
+
+    def near(self, number: int, distance: int) -> Iterator[str]:
+        """The texts of the lines around one."""
+        for other in range(number - distance, number + distance + 1):
+            if other != number and other in self._lines:
+                yield self._lines[other].text
+
+    def author_of(self, text: str) -> Author | None:
+        """Who wrote a line of this text, if it was one call alone and the text says enough."""
+        stripped = text.strip()
+        return self._texts.get(stripped) if len(stripped) >= _SHORTEST else None
+
+    def _places(self, change: Change) -> list[tuple[int, list[str], list[str]]]:
+        """Where an edit applies among the known lines: the first line's number, the lines, and what they become."""
+        assert change.old is not None
+        found = []
+        numbers = sorted(self._lines)
+        first = 0
+        while first < len(numbers):
+            start, last = numbers[first], first
+            while last + 1 < len(numbers) and numbers[last + 1] == numbers[last] + 1:
+                last += 1
+            run = "\n".join(self._lines[number].text for number in numbers[first : last + 1])
+            at = run.find(change.old)
+            while at >= 0:
+                begin = run.rfind("\n", 0, at) + 1
+                end = run.find("\n", at + len(change.old))
+                old = run[begin : end if end >= 0 else None]
+                new = old[: at - begin] + change.new + old[at - begin + len(change.old) :]
+                found.append((start + run.count("\n", 0, begin), old.split("\n"), new.split("\n")))
+                at = run.find(change.old, max(end, at + 1)) if change.everywhere and end >= 0 else -1
+            first = last + 1
+        return found if change.everywhere else found[:1]
+
+    def _edited(self, before: list[Line], new: list[str], author: Author) -> list[Line]:
+        """The lines of an edited place: those that stay keep their author."""
+        matcher = difflib.SequenceMatcher(None, [line.text for line in before], new, autojunk=False)
+        after = [Line(text, author) for text in new]
+        for block in matcher.get_matching_blocks():
+            for offset in range(block.size):
+                after[block.b + offset] = before[block.a + offset]._replace(editor=author)
+        standing = {line.text.strip() for line in before}
+        for gone in standing.difference(map(str.strip, new)):
+            self._texts.pop(gone, None)
+        for text in map(str.strip, new):
+            if text not in standing:
+                self._texts[text] = author if self._texts.get(text, author) == author else None
+        return after
+
+
+def _patched(text: str) -> Iterator[Change]:
+    """The changes of a patch in Codex's format: each hunk replaces its context and `-` lines."""
+    found = _PATCH.search(text)
+    parts = _PATCHED_FILE.split(found["body"]) if found is not None else []
+    for action, path, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        lines = body.split("\n*** ")[0].removesuffix("\n").split("\n")
+        if action == "Add":
+            yield Change(path.strip(), None, "".join(f"{line[1:]}\n" for line in lines if line.startswith("+")))
+            continue
+        hunks: list[list[str]] = [[]]
+        for line in lines:
+            if line.startswith("@@"):
+                hunks.append([])
+            else:
+                hunks[-1].append(line)
+        for hunk in filter(None, hunks):
+            old = [line[1:] for line in hunk if not line.startswith("+")]
+            new = [line[1:] for line in hunk if not line.startswith("-")]
+            yield Change(path.strip(), "\n".join(old), "\n".join(new))
+
+
+def _first(given: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
+    return next((value for key in keys if isinstance(value := given.get(key), str)), None)

@@ -1,0 +1,289 @@
+"""Who is charged with a test, a checker or a compiler that fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from composer_replication.hint_generator import LayeredHints, as_collator_hint, mark_errors
+from composer_replication.traces import Source, ToolCall, Trace, Turn
+
+CART = "import os\n\n\ndef total(items):\n    return sum(item.price for item in itms)\n"
+RUFF = (
+    "Exit code 1\nF821 Undefined name `itms`\n --> shop/cart.py:5:38\n  |\n4 | def total(items):\n"
+    "5 |     return sum(item.price for item in itms)\n  |                                       ^^^^\n\nFound 1 error."
+)
+MYPY = 'Exit code 1\nshop/cart.py:5: error: Name "itms" is not defined  [name-defined]\nFound 1 error in 1 file'
+CRASH = (
+    'Exit code 1\nTraceback (most recent call last):\n  File "run.py", line 3, in <module>\n    total([])\n'
+    '  File "/app/shop/cart.py", line 5, in total\n    return sum(item.price for item in itms)\n'
+    "NameError: name 'itms' is not defined"
+)
+FAILING_TEST = (
+    "Exit code 1\n>       return sum(item.price for item in itms)\nE       NameError: name 'itms' is not defined\n\n"
+    "shop/cart.py:5: NameError\nFAILED tests/test_cart.py::test_total\n1 failed in 0.1s"
+)
+
+
+class Session:
+    """Builds a trace of one call per turn."""
+
+    def __init__(self) -> None:
+        self.trace = Trace("t", [], Source("f", "claude_code"))
+
+    def call(self, name: str, arguments: dict[str, Any], result: str = "done", is_error: bool = False) -> int:
+        """The index of the turn that makes the call."""
+        index = len(self.trace.turns)
+        self.trace.turns.append(Turn("assistant", tool_calls=[ToolCall(f"c{index}", name, arguments)]))
+        self.trace.turns.append(Turn("tool", result, tool_call_id=f"c{index}", is_error=is_error))
+        return index
+
+    def write(self, text: str = CART, path: str = "/app/shop/cart.py") -> int:
+        return self.call("Write", {"file_path": path, "content": text})
+
+    def edit(self, old: str, new: str, path: str = "/app/shop/cart.py", **result: Any) -> int:
+        return self.call("Edit", {"file_path": path, "old_string": old, "new_string": new}, **result)
+
+    def read(self, text: str, path: str = "/app/shop/cart.py", first: int = 1) -> int:
+        numbered = "\n".join(f"{number:6}→{line}" for number, line in enumerate(text.split("\n"), first))
+        return self.call("Read", {"file_path": path}, numbered)
+
+    def run(self, command: str = "ruff check", result: str = RUFF) -> Turn:
+        """The result of a command that fails."""
+        self.call("Bash", {"command": command}, result, is_error=True)
+        return self.trace.turns[-1]
+
+    def hints(self) -> dict[int, str | None]:
+        mark_errors(self.trace)
+        hint = as_collator_hint(LayeredHints())
+        return {
+            index: hint(turn.tool_error, turn.error_meta)
+            for index, turn in enumerate(self.trace.turns)
+            if turn.tool_error is not None
+        }
+
+
+@pytest.mark.parametrize(
+    ("command", "result", "kind", "hint"),
+    [
+        (
+            "ruff check",
+            RUFF,
+            "type_or_lint_error",
+            "Write this so that the checker accepts it: it would report shop/cart.py:5: F821 Undefined name `itms`.",
+        ),
+        (
+            "mypy shop",
+            MYPY,
+            "type_or_lint_error",
+            "Write this so that the checker accepts it: it would report "
+            'shop/cart.py:5: error: Name "itms" is not defined [name-defined].',
+        ),
+        (
+            "python run.py",
+            CRASH,
+            "traceback",
+            "Write this so that it runs: it would stop with "
+            "/app/shop/cart.py:5: NameError: name 'itms' is not defined.",
+        ),
+        (
+            "pytest",
+            FAILING_TEST,
+            "test_failure",
+            "Write this so that the tests pass: they would stop at "
+            "shop/cart.py:5: NameError: name 'itms' is not defined.",
+        ),
+    ],
+)
+def test_the_turn_that_wrote_the_line_is_charged_with_the_failures_own_line(
+    command: str, result: str, kind: str, hint: str
+) -> None:
+    session = Session()
+    session.call("Bash", {"command": "ls"})
+    writing = session.write()
+    failing = session.run(command, result)
+    assert session.hints() == {writing: hint}
+    assert failing.error_kind == kind
+    assert failing.outcome
+    assert failing.charged_to == [writing]
+    meta = session.trace.turns[writing].error_meta
+    assert meta is not None
+    assert (meta["path"], meta["tool_name"]) == ("/app/shop/cart.py", "Write")
+    assert (meta["tool_call_id"], meta["reported_by"]) == (f"c{writing}", f"c{writing + 2}")
+
+
+def test_nobody_is_charged_where_nobody_wrote_the_line() -> None:
+    session = Session()
+    session.write("print(1)\n", "/app/shop/other.py")
+    session.read(CART)
+    failing = session.run()
+    assert session.hints() == {}
+    assert failing.outcome
+    assert failing.charged_to == []
+
+
+def test_of_several_edits_the_one_that_wrote_the_line_is_charged() -> None:
+    session = Session()
+    session.read("import os\n\n\ndef total(items):\n    return 0\n")
+    session.edit("import os", "import os\nimport re")
+    guilty = session.edit("    return 0", "    return sum(item.price for item in itms)")
+    session.edit("import re\n", "import re\nimport ast\n")
+    session.run("mypy shop", MYPY.replace(":5:", ":7:"))
+    assert list(session.hints()) == [guilty]
+
+
+def test_an_edit_that_was_refused_wrote_nothing() -> None:
+    session = Session()
+    session.read("import os\n\n\ndef total(items):\n    return 0\n")
+    refused = session.edit(
+        "    return 0",
+        "    return sum(item.price for item in itms)",
+        result="<tool_use_error>File has not been read yet.</tool_use_error>",
+        is_error=True,
+    )
+    failing = session.run()
+    assert session.hints() == {refused: "Read `/app/shop/cart.py` before you edit or overwrite it."}
+    assert failing.charged_to == []
+
+
+def test_a_line_that_an_edit_merely_had_around_it_is_charged_if_there_are_few_complaints() -> None:
+    switch = "func f(a int) {\n\tswitch a {\n\tcase 1:\n\tcase 2:\n\t}\n}\n"
+    complaint = "Exit code 1\ncart/cart.go:{}:2: missing cases in switch: 2 (exhaustive)\n\tswitch a {{\n\t^\n"
+    for lines, charged in (([2], True), (range(2, 9), False)):
+        session = Session()
+        session.read(switch, "/app/cart/cart.go")
+        editing = session.edit("\tswitch a {\n\tcase 1:\n\tcase 2:\n", "\tswitch a {\n\tcase 1:\n", "/app/cart/cart.go")
+        session.run("golangci-lint run", "".join(complaint.format(line) for line in lines))
+        assert list(session.hints()) == ([editing] if charged else [])
+
+
+@pytest.mark.parametrize("between", ["gofmt -w .", "npm run format", "ruff check --fix", "sed -i s/a/b/ shop/cart.py"])
+def test_numbers_are_not_trusted_after_a_command_that_moves_lines(between: str) -> None:
+    session = Session()
+    writing = session.write()
+    session.call("Bash", {"command": between})
+    session.run("mypy shop", MYPY)
+    assert session.hints() == {}
+    session.run("ruff check", RUFF)  # it quotes the line
+    assert list(session.hints()) == [writing]
+
+
+@pytest.mark.parametrize("command", ["git checkout .", "git stash", "git pull --rebase"])
+def test_nothing_is_known_of_files_that_git_has_replaced(command: str) -> None:
+    session = Session()
+    session.write()
+    session.call("Bash", {"command": command})
+    session.run()
+    assert session.hints() == {}
+
+
+def test_a_name_in_a_line_nearby_shows_that_the_numbers_have_moved() -> None:
+    session = Session()
+    session.write("a = 1\nb = 2\nc = itms\n")
+    session.run("mypy shop", MYPY.replace(":5:", ":2:"))
+    assert session.hints() == {}
+
+
+def test_two_files_that_fit_a_path_charge_nobody() -> None:
+    session = Session()
+    session.write(path="/app/a/shop/cart.py")
+    session.write(path="/app/b/shop/cart.py")
+    session.run()
+    assert session.hints() == {}
+
+
+def test_a_bare_name_is_enough_only_if_the_line_fits() -> None:
+    for text, charged in ((CART, True), (CART.replace("itms", "other"), False)):
+        session = Session()
+        writing = session.write(text)
+        session.run("mypy shop", MYPY.replace("shop/", ""))
+        assert list(session.hints()) == ([writing] if charged else [])
+
+
+@pytest.mark.parametrize(
+    ("command", "result"),
+    [
+        (
+            "pytest",
+            "Exit code 1\n>       assert total([]) == 1\nE       assert 0 == 1\n\ntests/test_cart.py:2: AssertionError",
+        ),
+        ("pytest", "Exit code 1\n>       total([], tax=1)\nE       TypeError: bad\n\ntests/test_cart.py:2: TypeError"),
+        ("go test ./...", "Exit code 1\n--- FAIL: TestA (0.00s)\n    cart_test.go:2: got 1, want 2\nFAIL\tshop\t0.1s"),
+        (
+            "mypy .",
+            'Exit code 1\ntests/test_cart.py:2: error: Module has no attribute "total"\nFound 1 error in 1 file',
+        ),
+    ],
+)
+def test_a_test_may_come_before_what_it_tests(command: str, result: str) -> None:
+    session = Session()
+    session.write("from shop import total\nassert total([], tax=1) == 1\n", "/app/tests/test_cart.py")
+    session.write("package shop\nfunc TestA() {}\n", "/app/cart_test.go")
+    failing = session.run(command, result)
+    assert session.hints() == {}
+    assert failing.outcome
+
+
+def test_a_mistake_in_a_test_file_itself_is_charged() -> None:
+    session = Session()
+    writing = session.write("import os\nimport re\n", "/app/tests/test_cart.py")
+    session.run("ruff check", "Exit code 1\ntests/test_cart.py:1:8: F401 `os` imported but unused\nFound 1 error.")
+    assert list(session.hints()) == [writing]
+
+
+@pytest.mark.parametrize(
+    ("command", "result", "kind"),
+    [
+        ("grep x a.py", "Exit code 1", "no_match"),
+        ("pytest -q", "Exit code 1\n1 failed in 0.1s", "test_failure"),
+        ("cargo build", "Exit code 101\nerror: could not compile `shop`", "compile_error"),
+        ("python run.py", CRASH, "traceback"),
+        ("python run.py", "Exit code 1\nTraceback (most recent call last):\nKeyError: 1", "traceback"),
+    ],
+)
+def test_an_outcome_is_no_mistake_of_the_turn_that_asked(command: str, result: str, kind: str) -> None:
+    session = Session()
+    failing = session.run(command, result)
+    session.run(command, result)
+    assert session.hints() == {}
+    assert (failing.error_kind, failing.outcome) == (kind, True)
+
+
+@pytest.mark.parametrize("command", ["python -c 'print(x)'", "python - <<'E'\nprint(x)\nE"])
+def test_code_in_the_command_is_the_turns_own(command: str) -> None:
+    session = Session()
+    for frame in ('  File "<string>", line 1, in <module>\n', ""):
+        failing = session.run(command, f"Exit code 1\nTraceback (most recent call last):\n{frame}NameError: name 'x'")
+        assert "NameError" in str(session.hints()[session.trace.turns.index(failing) - 1])
+        assert not failing.outcome
+
+
+def test_a_turns_own_mistake_comes_before_what_it_is_charged_with() -> None:
+    session = Session()
+    session.write()
+    both = session.trace.turns[0]
+    both.tool_calls.append(ToolCall("second", "Frob", {}))
+    session.trace.turns.insert(2, Turn("tool", "No such tool available: Frob", tool_call_id="second", is_error=True))
+    failing = session.run()
+    session.hints()
+    assert both.tool_error == "tool_not_found"
+    assert failing.charged_to == [0]
+
+
+def test_copies_of_turns_are_not_charged() -> None:
+    session = Session()
+    session.write()
+    session.trace.turns[0].repeats = True
+    failing = session.run()
+    assert session.hints() == {}
+    assert failing.charged_to == []
+
+
+def test_a_rewind_makes_files_unknown() -> None:
+    session = Session()
+    session.call("Bash", {"command": "ls"})
+    session.write()
+    session.trace.turns.append(Turn("user", "again", follows=0))
+    session.run()
+    assert session.hints() == {}

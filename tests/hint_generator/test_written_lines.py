@@ -1,0 +1,152 @@
+"""Which call wrote which line of a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from composer_replication.hint_generator.written_lines import Author, Change, WrittenFile, changes, shown_lines
+from composer_replication.traces import ToolCall
+
+FIRST, SECOND = (1, 0), (5, 0)
+PATCH = """\
+*** Begin Patch
+*** Update File: shop/cart.py
+@@ def total():
+ price = 1
+-old
++new
+@@
+-gone
+*** Add File: shop/new.py
++import os
++
+*** End Patch"""
+
+
+def authors(file: WrittenFile, count: int) -> list[Author | None]:
+    return [line.author if (line := file.line(number)) is not None else None for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("Write", {"file_path": "a.py", "content": "x\n"}, [Change("a.py", None, "x\n")]),
+        ("str_replace_editor", {"command": "create", "path": "a", "file_text": "x"}, [Change("a", None, "x")]),
+        ("Edit", {"file_path": "a", "old_string": "x", "new_string": "y"}, [Change("a", "x", "y")]),
+        (
+            "Edit",
+            {"file_path": "a", "old_string": "x", "new_string": "", "replace_all": True},
+            [Change("a", "x", "", True)],
+        ),
+        ("str_replace_editor", {"path": "a", "old_str": "x", "new_str": "y"}, [Change("a", "x", "y")]),
+        (
+            "MultiEdit",
+            {
+                "file_path": "a",
+                "edits": [{"old_string": "x", "new_string": "y"}, {"old_string": "p", "new_string": "q"}],
+            },
+            [Change("a", "x", "y"), Change("a", "p", "q")],
+        ),
+        (
+            "Bash",
+            {"command": "cat > a.py <<'EOF'\nimport os\nx = 1\nEOF\npython a.py"},
+            [Change("a.py", None, "import os\nx = 1\n")],
+        ),
+        ("Bash", {"command": "cat <<EOF > a.py\nx = 1\nEOF"}, [Change("a.py", None, "x = 1\n")]),
+        (
+            "apply_patch",
+            {"input": PATCH},
+            [
+                Change("shop/cart.py", "price = 1\nold", "price = 1\nnew"),
+                Change("shop/cart.py", "gone", ""),
+                Change("shop/new.py", None, "import os\n\n"),
+            ],
+        ),
+        ("Read", {"file_path": "a.py"}, []),
+        ("Edit", {"file_path": "a.py", "edits": "no list"}, []),
+        ("Edit", {"file_path": "a.py", "old_string": 3, "new_string": None}, []),
+        ("Bash", {"command": "cat a.py << broken"}, []),
+        ("apply_patch", {"input": "*** Begin Patch\nno end"}, []),
+    ],
+)
+def test_what_a_call_writes(name: str, arguments: dict[str, Any], expected: list[Change]) -> None:
+    assert list(changes(ToolCall("c", name, arguments))) == expected
+
+
+def test_a_patch_may_be_the_whole_input() -> None:
+    assert len(list(changes(ToolCall("c", "apply_patch", {}, PATCH)))) == 3
+
+
+def test_numbered_lines_are_read() -> None:
+    assert shown_lines("     9→a\n    10→\n11\tb\n12:c\nnothing\n") == {9: "a", 10: "", 11: "b", 12: "c"}
+
+
+def test_a_whole_file_has_one_author_until_lines_are_edited() -> None:
+    file = WrittenFile()
+    file.apply(Change("a", None, "one\ntwo\nthree\nfour"), FIRST)
+    file.apply(Change("a", "two\nthree", "two\nnew 1\nnew 2\nthree"), SECOND)
+    assert authors(file, 6) == [FIRST, FIRST, SECOND, SECOND, FIRST, FIRST]
+    assert [file.line(number).text for number in range(1, 7)] == ["one", "two", "new 1", "new 2", "three", "four"]  # type: ignore[union-attr]
+    assert file.line(5).editor == SECOND  # type: ignore[union-attr]
+    assert file.line(6).editor is None  # type: ignore[union-attr]
+
+
+def test_lines_that_were_only_shown_have_no_author_and_move_with_an_edit_before_them() -> None:
+    file = WrittenFile()
+    file.show({10: "alpha = 1", 11: "beta = 2", 12: "gamma = 3"})
+    file.apply(Change("a", "alpha = 1", "alpha = 1\ninserted = 5"), FIRST)
+    assert file.line(11).author == FIRST  # type: ignore[union-attr]
+    assert file.line(13).text == "gamma = 3"  # type: ignore[union-attr]
+    assert file.line(13).author is None  # type: ignore[union-attr]
+
+
+def test_an_edit_of_a_part_of_a_line_makes_the_whole_line_its_own() -> None:
+    file = WrittenFile()
+    file.show({3: "call(alpha, beta)"})
+    file.apply(Change("a", "beta", "gamma"), FIRST)
+    assert file.line(3) == ("call(alpha, gamma)", FIRST, None)
+    assert file.author_of("  call(alpha, gamma)") == FIRST
+
+
+def test_an_edit_everywhere_edits_every_place() -> None:
+    file = WrittenFile()
+    file.show({1: "beta = 1", 2: "other", 3: "x = beta", 7: "beta"})
+    file.apply(Change("a", "beta", "g\nh", everywhere=True), FIRST)
+    assert authors(file, 5) == [FIRST, FIRST, None, FIRST, FIRST]
+    assert file.line(9).text == "g"  # type: ignore[union-attr]
+
+
+def test_an_edit_at_an_unknown_place_makes_numbers_unknown_and_keeps_texts() -> None:
+    file = WrittenFile()
+    file.show({1: "alpha"})
+    file.apply(Change("a", "elsewhere", "elsewhere\nfresh line"), FIRST)
+    assert file.line(1) is None
+    assert file.author_of("fresh line") == FIRST
+    assert file.author_of("elsewhere") is None
+    file.show({40: "    fresh line"})
+    assert file.line(40).author == FIRST  # type: ignore[union-attr]
+
+
+def test_an_edit_at_an_unknown_place_that_moves_nothing_leaves_numbers() -> None:
+    file = WrittenFile()
+    file.show({1: "alpha"})
+    file.apply(Change("a", "elsewhere", "changed"), FIRST)
+    assert file.line(1) is not None
+
+
+def test_a_text_that_two_calls_wrote_or_that_says_little_is_no_evidence() -> None:
+    file = WrittenFile()
+    file.apply(Change("a", "x", "y\nreturn total\n}"), FIRST)
+    file.apply(Change("a", "p", "q\nreturn total"), SECOND)
+    assert file.author_of("return total") is None
+    assert file.author_of("}") is None
+
+
+def test_a_line_that_was_taken_out_has_no_author() -> None:
+    file = WrittenFile()
+    file.apply(Change("a", "x", "y\nreturn total"), FIRST)
+    file.apply(Change("a", "return total", "return None"), SECOND)
+    assert file.author_of("return total") is None
+    assert file.author_of("return None") == SECOND
