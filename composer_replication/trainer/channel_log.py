@@ -21,6 +21,7 @@ _WHY = {
     "no_error": "rollouts without a failing turn",
     "no_error_site": "traces without a failing turn",
     "not_the_students_mistake": "errors that were not the student's mistake",
+    "outcome": "failing tests and the like that are charged to no turn",
     "no_hint": "errors for which the hint generator had nothing to say",
     "header_not_found": "turns without the template's assistant header before them",
     "turns_do_not_match": "rollouts whose turns could not be told apart",

@@ -185,6 +185,17 @@ def test_a_name_in_a_line_nearby_shows_that_the_numbers_have_moved() -> None:
     assert session.hints() == {}
 
 
+@pytest.mark.parametrize(
+    ("path", "charged"),
+    [("shop/cart.py", True), ("app/shop/cart.py", True), ("/w/app/shop/cart.py", True), ("my_shop/cart.py", False)],
+)
+def test_paths_may_be_relative_to_different_folders(path: str, charged: bool) -> None:
+    session = Session()
+    writing = session.write(path="app/shop/cart.py")
+    session.run("mypy .", MYPY.replace("shop/cart.py", path))
+    assert list(session.hints()) == ([writing] if charged else [])
+
+
 def test_two_files_that_fit_a_path_charge_nobody() -> None:
     session = Session()
     session.write(path="/app/a/shop/cart.py")

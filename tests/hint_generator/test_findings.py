@@ -52,7 +52,8 @@ PLACES = {
     ),
     "rustc": (
         "compile_error",
-        "error[E0425]: cannot find value `price` in this scope\n --> src/cart.rs:12:5\n   |\n12 |     price\n   |     ^^^^^",
+        "error[E0425]: cannot find value `price` in this scope\n --> src/cart.rs:12:5\n   |\n12 |     price\n"
+        "   |     ^^^^^",
         Finding("src/cart.rs", 12, "src/cart.rs:12: error[E0425]: cannot find value `price` in this scope", "price"),
     ),
     "gcc": (
@@ -63,7 +64,8 @@ PLACES = {
     ),
     "eslint": (
         "type_or_lint_error",
-        "\n/app/src/cart.ts\n  3:1   warning  Unexpected console  no-console\n  12:5  error    'x' is never used  no-unused-vars\n"
+        "\n/app/src/cart.ts\n  3:1   warning  Unexpected console  no-console\n"
+        "  12:5  error    'x' is never used  no-unused-vars\n"
         "\n✖ 2 problems (1 error, 1 warning)",
         Finding("/app/src/cart.ts", 12, "/app/src/cart.ts:12: 'x' is never used no-unused-vars"),
     ),
@@ -74,7 +76,8 @@ PLACES = {
     ),
     "pytest": (
         "test_failure",
-        "    def total(self):\n>       return self.items['price']\nE       KeyError: 'price'\n\nshop/cart.py:12: KeyError\n",
+        "    def total(self):\n>       return self.items['price']\nE       KeyError: 'price'\n\n"
+        "shop/cart.py:12: KeyError\n",
         Finding("shop/cart.py", 12, "shop/cart.py:12: KeyError: 'price'", "return self.items['price']"),
     ),
     "pytest --tb=short": (

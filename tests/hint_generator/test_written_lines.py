@@ -110,6 +110,20 @@ def test_an_edit_of_a_part_of_a_line_makes_the_whole_line_its_own() -> None:
     assert file.author_of("  call(alpha, gamma)") == FIRST
 
 
+def test_an_edit_changes_one_place_alone() -> None:
+    file = WrittenFile()
+    file.show({1: "beta = 1", 7: "beta = 1"})
+    file.apply(Change("a", "beta", "gamma"), FIRST)
+    assert authors(file, 7) == [FIRST, *[None] * 6]
+
+
+def test_a_line_that_is_shown_as_it_was_keeps_its_author() -> None:
+    file = WrittenFile()
+    file.apply(Change("a", None, "{\n}"), FIRST)
+    file.show({2: "}"})
+    assert file.line(2).author == FIRST  # type: ignore[union-attr]
+
+
 def test_an_edit_everywhere_edits_every_place() -> None:
     file = WrittenFile()
     file.show({1: "beta = 1", 2: "other", 3: "x = beta", 7: "beta"})

@@ -162,6 +162,10 @@ def test_the_recovery_turn_can_be_the_target(qwen_tokenizer: Any) -> None:
     batch = collator([example(GO, WRONG, FAILS)])
     assert "ctx_teacher_input_ids" not in batch
     assert collator.stats.sites_dropped == {"no recovery turn": 1}
+    # The turn after one that is charged with a later failure has not seen that failure.
+    charged = {**WRONG, "error_meta": {"reported_by": "later"}}
+    assert "ctx_teacher_input_ids" not in collator([example(GO, charged, *TURNS[2:])])
+    assert collator.stats.sites_dropped == {"no recovery turn": 2}
 
 
 def test_errors_that_are_not_the_students_get_no_hint(qwen_tokenizer: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which turns of a rollout made a call that failed, found as in a log: as a trace whose errors are marked.
+"""Finds the turns of a rollout that erred, as in a log: as a trace whose errors are marked.
 
 A tool loop has no flags and no call ids. Results stand behind the turn that called, and an exception is the text of
 the dict `{'error': '…'}`.
@@ -31,7 +31,11 @@ _UNPARSABLE = "The tool call could not be read: it is not valid JSON."
 
 @dataclass(frozen=True)
 class ToolFailure:
-    """A turn whose call failed: its number among the rollout's turns, the error's kind and its `error_meta`."""
+    """A turn that erred: its number among the rollout's turns, the error's kind and its `error_meta`.
+
+    An outcome that nobody is charged with is one too, at the turn that asked: its meta has `outcome` and says that it
+    is not the student's mistake.
+    """
 
     turn: int
     kind: str
@@ -39,7 +43,7 @@ class ToolFailure:
 
 
 def tool_failures(rollout: Rollout, turns: Sequence[SampledTurn], tokenizer: Any) -> list[ToolFailure]:
-    """The turns that made a failing call, in order; of several failing calls of a turn, the one to learn from.
+    """The turns that erred, in order; of several failing calls of a turn, the one to learn from.
 
     A call that could not be read at all counts as one: its turn has the text of a call and no calls. One that the
     length limit cut off does not, see `is_cut_off`.
@@ -56,12 +60,16 @@ def tool_failures(rollout: Rollout, turns: Sequence[SampledTurn], tokenizer: Any
     offset = len(trace.turns)
     trace.turns += _turns(rollout.messages, "completion", unreadable)
     mark_errors(trace)
-    spoken = [turn for turn in trace.turns[offset:] if turn.role == "assistant"]
-    return [
-        ToolFailure(number, turn.tool_error, turn.error_meta or {})
-        for number, turn in enumerate(spoken)
-        if turn.tool_error is not None
-    ]
+    found = []
+    number = -1
+    for turn in trace.turns[offset:]:
+        if turn.role == "assistant":
+            number += 1
+            if turn.tool_error is not None:
+                found.append(ToolFailure(number, turn.tool_error, turn.error_meta or {}))
+        elif turn.outcome and not turn.charged_to:
+            found.append(ToolFailure(number, str(turn.error_kind), {"students_mistake": False, "outcome": True}))
+    return found
 
 
 def is_cut_off(rollout: Rollout, turn: SampledTurn, tokenizer: Any) -> bool:

@@ -17,12 +17,16 @@ from composer_replication.trainer.rollouts.rollout import Rollout, SampledTurn
 
 @dataclass(frozen=True)
 class FailedTurn:
-    """A turn, by its number in the rollout, and what would have helped it."""
+    """A turn, by its number in the rollout, and what would have helped it.
+
+    `shown_later`: the turn after it did not see yet what was wrong with it, so it is no recovery.
+    """
 
     turn: int
     kind: str
     source: HintOrigin
     hint: str
+    shown_later: bool = False
 
 
 def failed_turns(
@@ -54,10 +58,12 @@ def failed_turns(
         best = next(((source, remark, hint) for source, remark, hint in hints if hint), None)
         if best is not None:
             source, remark, hint = best
-            found.append(FailedTurn(number, remark.kind, source, str(hint)))
+            shown_later = bool((remark.meta or {}).get("reported_by"))
+            found.append(FailedTurn(number, remark.kind, source, str(hint), shown_later))
         else:
             students = any(_is_students(remark) for _, remark in said)
-            counts["no_hint" if students else "not_the_students_mistake"] += 1
+            is_outcome = any((remark.meta or {}).get("outcome") for _, remark in said)
+            counts["no_hint" if students else "outcome" if is_outcome else "not_the_students_mistake"] += 1
     return found
 
 

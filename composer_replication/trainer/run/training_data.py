@@ -96,6 +96,9 @@ def _counted(trace: Trace, counts: Counter[str]) -> TraceExample:
     hint = as_collator_hint(LayeredHints())
     for turn in trace.turns:
         counts["assistant_turns"] += turn.role == "assistant" and not turn.repeats
+        if turn.outcome:
+            counts["outcomes"] += 1
+            counts["outcomes_charged"] += bool(turn.charged_to)
         if turn.tool_error is None:
             continue
         meta = turn.error_meta or {}

@@ -170,6 +170,8 @@ class RowMaker:
             target = message if self.target == "erring_turn" else following
             if turn is None or turn.tool_error is None:
                 continue
+            if target != message and (turn.error_meta or {}).get("reported_by"):
+                target = None  # the turn after it did not see yet what went wrong
             if target is None or target not in learned:
                 # An error that other conversations of the trace show as well is counted in the one where it is learned.
                 if message in learned:

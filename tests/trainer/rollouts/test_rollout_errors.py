@@ -76,6 +76,34 @@ def test_the_same_of_a_tool_that_runs_commands(qwen_tokenizer: Any) -> None:
     assert (failure.kind, failure.meta["available_tools"]) == ("tool_not_found", ["bash"])
 
 
+SHELL = [
+    {"type": "function", "function": {"name": name, "description": name, "parameters": {"type": "object"}}}
+    for name in ("bash", "write_file")
+]
+WRITTEN = (
+    calls("write_file", path="shop/cart.py", content="import os\nprint(itms)\n"),
+    answers("write_file", "written"),
+)
+CHECK = (
+    calls("bash", command="ruff check"),
+    answers("bash", "Exit code 1\nshop/cart.py:2:7: F821 Undefined name `itms`"),
+)
+
+
+def test_a_check_that_fails_is_charged_to_the_turn_that_wrote_the_line(qwen_tokenizer: Any) -> None:
+    failure = only(qwen_tokenizer, *WRITTEN, *CHECK, ANSWER, tools=SHELL)
+    assert (failure.turn, failure.kind) == (0, "type_or_lint_error")
+    assert hint(failure.kind, failure.meta) == (
+        "Write this so that the checker accepts it: it would report shop/cart.py:2: F821 Undefined name `itms`."
+    )
+
+
+def test_a_check_that_fails_on_what_nobody_wrote_is_an_outcome(qwen_tokenizer: Any) -> None:
+    failure = only(qwen_tokenizer, *CHECK, ANSWER, tools=SHELL)
+    assert (failure.turn, failure.kind) == (0, "type_or_lint_error")
+    assert failure.meta == {"students_mistake": False, "outcome": True}
+
+
 def test_what_the_tool_itself_raised(qwen_tokenizer: Any) -> None:
     failure = only(qwen_tokenizer, READ, raised("read_file", "[Errno 2] No such file or directory: 'a.py'"), ANSWER)
     assert (failure.kind, failure.meta["path"]) == ("file_not_found", "a.py")

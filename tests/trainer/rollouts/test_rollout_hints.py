@@ -20,6 +20,7 @@ from trainer.rollouts.scripted_rollouts import (
     PROMPT,
     READ,
     answers,
+    calls,
     play,
     raised,
     says,
@@ -133,6 +134,15 @@ def test_parallel_calls_where_the_template_refuses_them_do_not_hinder_later_hint
     assert counts == {"sites": 2}
 
 
+CHARGED = [
+    calls("write_file", path="shop/cart.py", content="print(itms)\n"),
+    answers("write_file", "written"),
+    calls("bash", command="ruff check"),
+    answers("bash", "Exit code 1\nshop/cart.py:1:7: F821 Undefined name `itms`"),
+    ANSWER,
+]
+
+
 def test_reasons_are_counted(qwen_tokenizer: Any) -> None:
     tokenizer = qwen_tokenizer
     clean, erring = play(tokenizer, CLEAN), play(tokenizer, ERRING)
@@ -142,6 +152,12 @@ def test_reasons_are_counted(qwen_tokenizer: Any) -> None:
         (rejected, {}, "not_the_students_mistake"),
         (clean, {"feedback": [{0: ("hook_blocked", {})}]}, "not_the_students_mistake"),
         (clean, {"feedback": [{0: ("timeout", {"students_mistake": False})}]}, "not_the_students_mistake"),
+        (
+            play(tokenizer, [calls("bash", command="pytest"), answers("bash", "Exit code 1\n1 failed"), ANSWER]),
+            {},
+            "outcome",
+        ),
+        (play(tokenizer, CHARGED), {"sdpo_target": "recovery_turn"}, "no_next_turn"),
         (play(tokenizer, [READ, raised("read_file", ""), ANSWER]), {}, "no_hint"),
         (erring, {"hint_generator": lambda kind, meta: None}, "no_hint"),
         (replace(erring, messages=ERRING[:-1]), {}, "turns_do_not_match"),
