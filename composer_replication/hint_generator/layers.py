@@ -1,6 +1,6 @@
 """Where hints come from, tried in order: templates first, then the error's own text and, if you have one, a judge.
 
-LayeredHints()                                                                    # templates, then the error itself
+LayeredHints()                                                # templates, then the error itself if it names something
 LayeredHints([template_hints, JudgeHints(...), RawErrorHints()])                  # a judge for what is vague
 LayeredHints([template_hints, RawErrorHints(only_if_telling=True), JudgeHints(...)])  # a judge as the last resort
 """
@@ -63,7 +63,7 @@ class LayeredHints:
 
     def __init__(self, sources: Iterable[HintSource] | None = None) -> None:
         self.sources: tuple[HintSource, ...] = (
-            tuple(sources) if sources is not None else (template_hints, RawErrorHints())
+            tuple(sources) if sources is not None else (template_hints, RawErrorHints(only_if_telling=True))
         )
 
     def __call__(self, ctx: HintContext, /) -> str | None:

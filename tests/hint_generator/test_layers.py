@@ -70,7 +70,7 @@ def test_what_is_not_the_students_mistake_gets_no_hint(kind: str) -> None:
 def test_by_default_templates_come_before_the_error_itself() -> None:
     hints = LayeredHints()
     assert hints({"error_kind": "edit_before_read", "path": "a.py"}) == "Read `a.py` before you edit or overwrite it."
-    assert hints({"error_kind": "my own", "error_message": "a\n\nb"}) == "Avoid this error: a b"
+    assert hints({"error_kind": "my own", "error_message": "a.py\n\nb"}) == "Avoid this error: a.py b"
     assert hints({"error_kind": "my own"}) is None
 
 
@@ -130,6 +130,6 @@ def test_a_judge_is_asked_before_or_behind_the_error_itself() -> None:
     assert behind(named) == "Avoid this error: cannot open a.py"
 
 
-def test_by_default_a_vague_error_is_quoted() -> None:
+def test_by_default_an_error_that_names_nothing_gets_no_hint() -> None:
     vague: HintContext = {"error_kind": "runtime_error", "error_message": "it is stuck"}
-    assert LayeredHints()(vague) == "Avoid this error: it is stuck"
+    assert LayeredHints()(vague) is None
