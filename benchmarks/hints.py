@@ -198,13 +198,30 @@ def show(found: dict[str, Any]) -> None:
             counts = [str(rates[key]) for key in ("labelled", "said", "right")]
             labelled.add_row(name, half, *counts, f"{rates['precision']:.3f}", f"{rates['recall']:.3f}")
     counted = Table("", *(name for name in ("constructed", "logs") if name in found["results"]))
-    names = ("traces", "results", "mistakes", "share_with_hint", "share_vague", "masked", "outcomes", "outcomes_charged")
+    names = (
+        "traces",
+        "results",
+        "mistakes",
+        "share_with_hint",
+        "share_vague",
+        "masked",
+        "outcomes",
+        "outcomes_charged",
+    )
     for name in names:
-        values = [found["results"][where].get(name, 0) for where in ("constructed", "logs") if where in found["results"]]
+        values = [
+            found["results"][where].get(name, 0) for where in ("constructed", "logs") if where in found["results"]
+        ]
         counted.add_row(name, *(f"{value:.3f}" if isinstance(value, float) else f"{value:,}" for value in values))
     kinds = Table("kind", *(name for name in ("constructed", "logs") if name in found["results"]))
-    for kind in sorted({kind for where in ("constructed", "logs") for kind in found["results"].get(where, {}).get("kinds", ())}):
-        of_kind = [found["results"][where]["kinds"].get(kind, 0) for where in ("constructed", "logs") if where in found["results"]]
+    for kind in sorted(
+        {kind for where in ("constructed", "logs") for kind in found["results"].get(where, {}).get("kinds", ())}
+    ):
+        of_kind = [
+            found["results"][where]["kinds"].get(kind, 0)
+            for where in ("constructed", "logs")
+            if where in found["results"]
+        ]
         kinds.add_row(kind, *map(str, of_kind))
     targets = Table("target", "value", "bound", "holds")
     for target in found["targets"]:

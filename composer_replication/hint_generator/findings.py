@@ -35,7 +35,8 @@ _MINOR = re.compile(r"(?:warning|note|info|hint|help)\b", re.IGNORECASE)
 _RAISED = re.compile(r"(?!AssertionError)(?:\w+\.)*\w*(?:Error|Exception)\Z")
 # `--tb=short`
 _SHORT = re.compile(
-    rf"^{_PATH}:(?P<line>\d+): in [^\n]+\n    (?P<source>\S[^\n]*)\n(?: [^\n]*\n)*E   +(?P<message>(?!assert|AssertionError)\S[^\n]*)",
+    rf"^{_PATH}:(?P<line>\d+): in [^\n]+\n    (?P<source>\S[^\n]*)\n(?: [^\n]*\n)*"
+    r"E   +(?P<message>(?!assert|AssertionError)\S[^\n]*)",
     re.MULTILINE,
 )
 _POINTED = re.compile(r"^ *(?:\d+ +)?(?:\| ?)?(?P<source>[^\n]*\S)\n[ \t\d|]*[\^~]+")

@@ -104,10 +104,8 @@ class WrittenFile:
             }
             self._lines = moved | dict(enumerate(after, start))
         if not places:
-            old, new = change.old.split("\n"), change.new.split("\n")
-            self._edited([Line(text, None) for text in old], new, author)
-            if len(old) != len(new):
-                self.forget_numbers()
+            self._edited([Line(text, None) for text in change.old.split("\n")], change.new.split("\n"), author)
+            self.forget_numbers()
 
     def show(self, lines: Mapping[int, str]) -> None:
         """Take lines into account that a call has shown."""
@@ -138,28 +136,34 @@ class WrittenFile:
     def _places(self, change: Change) -> list[tuple[int, list[str], list[str]]]:
         """Where an edit applies among the known lines: the first line's number, the lines, and what they become."""
         assert change.old is not None
-        found = []
         numbers = sorted(self._lines)
+        if change.everywhere:
+            # Lines that are not known may be edited too: their number must not change.
+            if "\n" in change.old + change.new:
+                return []
+            texts = [(number, self._lines[number].text) for number in numbers]
+            return [
+                (number, [text], [text.replace(change.old, change.new)]) for number, text in texts if change.old in text
+            ]
         first = 0
         while first < len(numbers):
-            start, last = numbers[first], first
+            last = first
             while last + 1 < len(numbers) and numbers[last + 1] == numbers[last] + 1:
                 last += 1
             run = "\n".join(self._lines[number].text for number in numbers[first : last + 1])
             at = run.find(change.old)
-            while at >= 0:
+            if at >= 0:
                 begin = run.rfind("\n", 0, at) + 1
                 end = run.find("\n", at + len(change.old))
                 old = run[begin : end if end >= 0 else None]
                 new = old[: at - begin] + change.new + old[at - begin + len(change.old) :]
-                found.append((start + run.count("\n", 0, begin), old.split("\n"), new.split("\n")))
-                at = run.find(change.old, max(end, at + 1)) if change.everywhere and end >= 0 else -1
+                return [(numbers[first] + run.count("\n", 0, begin), old.split("\n"), new.split("\n"))]
             first = last + 1
-        return found if change.everywhere else found[:1]
+        return []
 
     def _edited(self, before: list[Line], new: list[str], author: Author) -> list[Line]:
         """The lines of an edited place: those that stay keep their author."""
-        matcher = difflib.SequenceMatcher(None, [line.text for line in before], new, autojunk=False)
+        matcher = difflib.SequenceMatcher(None, [line.text for line in before], new)
         after = [Line(text, author) for text in new]
         for block in matcher.get_matching_blocks():
             for offset in range(block.size):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from composer_replication.hint_generator.written_lines import Author, Change, WrittenFile, changes, shown_lines
 from composer_replication.traces import ToolCall
@@ -124,12 +126,20 @@ def test_a_line_that_is_shown_as_it_was_keeps_its_author() -> None:
     assert file.line(2).author == FIRST  # type: ignore[union-attr]
 
 
-def test_an_edit_everywhere_edits_every_place() -> None:
+def test_an_edit_everywhere_edits_every_line() -> None:
     file = WrittenFile()
-    file.show({1: "beta = 1", 2: "other", 3: "x = beta", 7: "beta"})
-    file.apply(Change("a", "beta", "g\nh", everywhere=True), FIRST)
-    assert authors(file, 5) == [FIRST, FIRST, None, FIRST, FIRST]
-    assert file.line(9).text == "g"  # type: ignore[union-attr]
+    file.show({1: "beta = 1", 2: "other", 3: "x = beta + beta", 7: "beta"})
+    file.apply(Change("a", "beta", "gamma", everywhere=True), FIRST)
+    assert authors(file, 7) == [FIRST, None, FIRST, None, None, None, FIRST]
+    assert file.line(3).text == "x = gamma + gamma"  # type: ignore[union-attr]
+
+
+def test_an_edit_everywhere_that_may_move_lines_makes_numbers_unknown() -> None:
+    file = WrittenFile()
+    file.show({1: "beta = 1"})
+    file.apply(Change("a", "beta", "gamma\ndelta = 1", everywhere=True), FIRST)
+    assert file.line(1) is None
+    assert file.author_of("delta = 1") == FIRST
 
 
 def test_an_edit_at_an_unknown_place_makes_numbers_unknown_and_keeps_texts() -> None:
@@ -141,13 +151,6 @@ def test_an_edit_at_an_unknown_place_makes_numbers_unknown_and_keeps_texts() -> 
     assert file.author_of("elsewhere") is None
     file.show({40: "    fresh line"})
     assert file.line(40).author == FIRST  # type: ignore[union-attr]
-
-
-def test_an_edit_at_an_unknown_place_that_moves_nothing_leaves_numbers() -> None:
-    file = WrittenFile()
-    file.show({1: "alpha"})
-    file.apply(Change("a", "elsewhere", "changed"), FIRST)
-    assert file.line(1) is not None
 
 
 def test_a_text_that_two_calls_wrote_or_that_says_little_is_no_evidence() -> None:
@@ -164,3 +167,36 @@ def test_a_line_that_was_taken_out_has_no_author() -> None:
     file.apply(Change("a", "return total", "return None"), SECOND)
     assert file.author_of("return total") is None
     assert file.author_of("return None") == SECOND
+
+
+PIECES = st.lists(st.sampled_from(["a", "b", "ab", " ", "}", "x = 1"]), max_size=6).map("\n".join)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_what_is_known_of_a_file_is_true(data: st.DataObject) -> None:
+    text = data.draw(PIECES)
+    file = WrittenFile()
+    for turn in range(data.draw(st.integers(1, 6))):
+        lines = text.split("\n")
+        kind = data.draw(st.sampled_from(["write", "edit", "edit everywhere", "show"]))
+        if kind == "write":
+            text = data.draw(PIECES)
+            file.apply(Change("f", None, text), (turn, 0))
+        elif kind == "show":
+            first = data.draw(st.integers(1, len(lines)))
+            last = data.draw(st.integers(first, len(lines)))
+            file.show({number: lines[number - 1] for number in range(first, last + 1)})
+        else:
+            start = data.draw(st.integers(0, len(text)))
+            old, new = text[start : data.draw(st.integers(start, len(text)))], data.draw(PIECES)
+            everywhere = kind == "edit everywhere"
+            # An editor refuses what is empty, and what stands there more than once.
+            if not old or (text.count(old) != 1 and not everywhere):
+                continue
+            text = text.replace(old, new)
+            file.apply(Change("f", old, new, everywhere), (turn, 0))
+        lines = text.split("\n")
+        for number in range(1, len(lines) + 5):
+            known = file.line(number)
+            assert known is None or known.text == lines[number - 1]

@@ -59,7 +59,8 @@ def find_hint_sites(
         The sites, and counts. A rollout without a site counts at least one reason.
         By site: "sites", "hint_role_user" (the template refused `hint_role`).
         By failed turn that got no site: "not_the_students_mistake", "outcome" (a failing test and the like, which is
-        charged to no turn), "no_hint", "no_next_turn", "no_such_turn", "header_not_found", "hint_not_rendered" (the template refuses it), "too_long".
+        charged to no turn), "no_hint", "no_next_turn", "no_such_turn", "header_not_found",
+        "hint_not_rendered" (the template refuses it), "too_long".
         By rollout: "no_error", "succeeded", "no_sibling", "turns_do_not_match", "truncated" (nothing was sampled, or
         the limit cut its call off).
 
