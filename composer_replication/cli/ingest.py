@@ -1,4 +1,4 @@
-"""`composer-replication ingest`: agent logs to traces; `--explain` shows one log, `--audit` what was lost."""
+"""`composer-replication ingest`: agent logs to traces; its other modes show what is in logs, and write nothing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+if TYPE_CHECKING:
+    from composer_replication.ingestion.error_sites import SiteFilter
+    from composer_replication.ingestion.every_trace import EveryTrace
+    from composer_replication.ingestion.source import IngestOptions
 
 
 def ingest(
@@ -33,6 +38,31 @@ def ingest(
             metavar="PATH", help="Compare Claude Code logs with a count over their raw lines. Writes nothing."
         ),
     ] = None,
+    stats: Annotated[
+        bool,
+        typer.Option("--stats", help="Count errors of PATHS by project, tool and model. Writes nothing."),
+    ] = False,
+    hints: Annotated[
+        bool,
+        typer.Option(
+            "--hints", help="List every hint of PATHS with its turn, to read before training. Writes nothing."
+        ),
+    ] = False,
+    errors_only: Annotated[
+        bool, typer.Option("--errors-only", help="With --explain: only turns with an error, and those around them.")
+    ] = False,
+    around: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="How many turns to show before and after each error; 1 if not given."),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="With --explain or --hints: only errors of this kind. Repeatable."),
+    ] = None,
+    tools: Annotated[
+        list[str] | None,
+        typer.Option("--tool", metavar="TOOL", help="With --explain or --hints: only errors of this tool. Repeatable."),
+    ] = None,
     subagents: Annotated[
         bool, typer.Option("--subagents", help="Read sub-agents too, each as a trace of its own.")
     ] = False,
@@ -51,33 +81,58 @@ def ingest(
     mini-swe-agent, OpenHands, OpenTelemetry GenAI and OpenInference. Everything that is passed over is counted.
 
     DIR/traces holds a JSONL file per log, DIR/manifest.jsonl what was read: a second run reads only what changed. The
-    manifest names your files by their paths; traces do not.
+    manifest names your files by their paths; traces do not. --stats and --hints take logs, or such a DIR.
 
-    Exit code 1: a log could not be read, there was none, or the audit found a difference.
+    Exit code 1: a log could not be read, there was none, no error is of a --kind or --tool that was asked for, or the
+    audit found a difference.
     """
-    modes = [name for name, given in (("PATHS", paths), ("--explain", explain), ("--audit", audit)) if given]
-    if len(modes) != 1 and modes != ["PATHS", "--audit"]:  # a shell's glob leaves but one path to --audit
+    from composer_replication.ingestion.error_sites import SiteFilter
+    from composer_replication.ingestion.source import IngestOptions
+
+    views = {"--explain": explain, "--audit": audit, "--stats": stats, "--hints": hints}
+    modes = [name for name, given in views.items() if given]
+    if paths and (not modes or explain):  # the other views take PATHS; a shell's glob leaves but one path to --audit
+        modes.insert(0, "PATHS")
+    if len(modes) != 1:
         instead = f", not {' and '.join(modes)}" if modes else ""
-        raise typer.BadParameter(f"give one of PATHS (with -o DIR), --explain FILE or --audit PATH{instead}")
-    if output is not None and modes[-1] != "PATHS":
-        raise typer.BadParameter(f"{modes[-1]} writes nothing: leave -o out, or {modes[-1]}")
+        ways = "PATHS (with -o DIR), --explain FILE, --audit PATH, --stats PATHS or --hints PATHS"
+        raise typer.BadParameter(f"give one of {ways}{instead}")
+    (mode,) = modes
+    if output is not None and mode != "PATHS":
+        raise typer.BadParameter(f"{mode} writes nothing: leave -o out, or {mode}")
+    if mode in ("--stats", "--hints") and not paths:
+        raise typer.BadParameter(f"{mode} needs PATHS: logs, or a folder that ingest wrote")
+    for option, is_given, where in (
+        ("--errors-only", errors_only, ["--explain"]),
+        ("--around", around is not None, ["--explain"]),
+        ("--kind", kinds, ["--explain", "--hints"]),
+        ("--tool", tools, ["--explain", "--hints"]),
+    ):
+        if is_given and mode not in where:
+            raise typer.BadParameter(f"{option} goes with {' or '.join(where)}, not {mode}")
+    is_filtered = bool(errors_only or kinds or tools)
+    if around is not None and not is_filtered:
+        raise typer.BadParameter("--around goes with --errors-only, --kind or --tool")
+    chosen = SiteFilter(kinds or (), tools or ())
+    options = IngestOptions(subagents=subagents, redact=redact)
     if explain is not None:
-        _explain(explain, subagents=subagents, redact=redact, as_json=as_json)
+        wanted = chosen if is_filtered else None
+        _explain(explain, options, wanted, around=1 if around is None else around, as_json=as_json)
     elif audit:
         _audit([*audit, *(paths or [])], as_json=as_json)
+    elif stats:
+        _stats(paths or [], options, as_json=as_json)
+    elif hints:
+        _hints(paths or [], options, chosen, as_json=as_json)
     elif output is None:
         raise typer.BadParameter("-o DIR is missing: it says where the traces go")
     else:
-        _ingest(paths or [], output, subagents=subagents, redact=redact, processes=processes, as_json=as_json)
+        _ingest(paths or [], output, options, processes=processes, as_json=as_json)
 
 
-def _ingest(
-    paths: list[str], output: Path, *, subagents: bool, redact: bool, processes: int | None, as_json: bool
-) -> None:
+def _ingest(paths: list[str], output: Path, options: IngestOptions, *, processes: int | None, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_report
-    from composer_replication.ingestion.formats import known_formats
     from composer_replication.ingestion.pipeline import ingest_logs
-    from composer_replication.ingestion.source import IngestOptions
 
     errors = Console(stderr=True)
     columns = (
@@ -97,7 +152,7 @@ def _ingest(
             report = ingest_logs(
                 paths,
                 output,
-                IngestOptions(subagents=subagents, redact=redact),
+                options,
                 processes=processes,
                 on_start=start,
                 on_progress=lambda size: progress.advance(bar, size),
@@ -109,10 +164,14 @@ def _ingest(
     if report.with_status("failed"):
         raise typer.Exit(1)
     if not report.with_status("read"):
-        known = ", ".join(one.name for one in known_formats())
-        raise ValueError(
-            f"no log behind {', '.join(paths)}: none of {len(report.sources)} files is of a known format ({known})"
-        )
+        raise _no_log(paths, len(report.sources))
+
+
+def _no_log(paths: list[str], files: int) -> ValueError:
+    from composer_replication.ingestion.formats import known_formats
+
+    known = ", ".join(one.name for one in known_formats())
+    return ValueError(f"no log behind {', '.join(paths)}: none of {files} files is of a known format ({known})")
 
 
 def _console() -> Console:
@@ -151,9 +210,61 @@ def _audit(paths: list[str], *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _explain(path: Path, *, subagents: bool, redact: bool, as_json: bool) -> None:
-    from composer_replication.cli.ingest_views import show_trace
-    from composer_replication.ingestion.explanation import explain_trace
+def _stats(paths: list[str], options: IngestOptions, *, as_json: bool) -> None:
+    from composer_replication.cli.ingest_views import show_error_table
+    from composer_replication.ingestion.error_tables import ErrorTable
+
+    table = ErrorTable()
+    with _every_trace(paths, options) as every:
+        for trace in every:
+            table.add(trace)
+    if as_json:
+        typer.echo(json.dumps({"rows": table.rows(), "failures": every.failures}, indent=2))
+    else:
+        show_error_table(_console(), table)
+    _show_failures(every, as_json=as_json)
+
+
+def _hints(paths: list[str], options: IngestOptions, chosen: SiteFilter, *, as_json: bool) -> None:
+    from composer_replication.cli.ingest_views import show_hints
+    from composer_replication.ingestion.hint_list import HintList
+
+    listed = HintList()
+    with _every_trace(paths, options) as every:
+        for trace in every:
+            listed.add(trace, chosen.sites(trace))
+    chosen.check()
+    if as_json:
+        typer.echo(json.dumps({**vars(listed), "failures": every.failures}, indent=2, ensure_ascii=False))
+    else:
+        show_hints(_console(), listed)
+    _show_failures(every, as_json=as_json)
+
+
+@contextmanager
+def _every_trace(paths: list[str], options: IngestOptions) -> Iterator[EveryTrace]:
+    from composer_replication.ingestion.every_trace import EveryTrace
+
+    with _wrong_paths_are_bad_usage():
+        every = EveryTrace(paths, options)
+    with Console(stderr=True).status(f"Reading {len(every.files):,} files"):
+        yield every
+    if not every.logs and not every.failures:
+        raise _no_log(paths, len(every.files))
+
+
+def _show_failures(every: EveryTrace, *, as_json: bool) -> None:
+    from composer_replication.cli.ingest_views import show_failures
+
+    if not as_json:
+        show_failures(_console(), every.failures)
+    if every.failures:
+        raise typer.Exit(1)
+
+
+def _explain(path: Path, options: IngestOptions, wanted: SiteFilter | None, *, around: int, as_json: bool) -> None:
+    from composer_replication.cli.ingest_views import show_traces
+    from composer_replication.ingestion.explanation import explain_trace, with_neighbours
     from composer_replication.ingestion.formats import ReadOptions
     from composer_replication.ingestion.reading import read_traces
     from composer_replication.ingestion.redaction import redact_trace
@@ -161,14 +272,19 @@ def _explain(path: Path, *, subagents: bool, redact: bool, as_json: bool) -> Non
     if not path.is_file():
         what = "this is a folder; give one of its files" if path.is_dir() else "there is no such file"
         raise typer.BadParameter(f"{path}: {what}")
-    traces = []
-    for trace in read_traces(path, ReadOptions(subagents=subagents)):
-        if redact:
+    explained = []
+    for trace in read_traces(path, ReadOptions(subagents=options.subagents)):
+        if options.redact:
             redact_trace(trace)
-        traces.append(trace)
+        shown = list(range(len(trace.turns)))
+        if wanted is not None:
+            wrong = (index for site in wanted.sites(trace) for index in site.turns)
+            shown = with_neighbours(wrong, around, len(trace.turns))
+        explained.append((explain_trace(trace), shown))
+    if wanted is not None:
+        wanted.check()
     if as_json:
-        explained = {"traces": [explain_trace(trace) for trace in traces]}
-        typer.echo(json.dumps(explained, indent=2, ensure_ascii=False))
-        return
-    for trace in traces:
-        show_trace(_console(), trace)
+        traces = [{**one, "turns": [one["turns"][index] for index in shown]} for one, shown in explained]
+        typer.echo(json.dumps({"traces": traces}, indent=2, ensure_ascii=False))
+    else:
+        show_traces(_console(), explained)

@@ -81,6 +81,7 @@ _NOISE = re.compile(
     r"|make(?:\[\d+\])?: Entering"
     r"|\s*%? ?Total +%|\s+Dload|exit status \d|Exit code|\?\s+\S+\s+\[no test files\]|ok\s+\S+)"
 )
+_WORD = re.compile(r"\w")
 # Exit codes of a process that was ended from outside, also as Python gives them.
 _SIGNALS = frozenset([130, 137, 143, -2, -9, -15])
 # What a shell prints of such a process.
@@ -147,14 +148,16 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
 
 def telling_line(text: str) -> str:
     """The first line that says what failed: one that names an error, else the first that is no announcement."""
-    first = ""
     for line in text.splitlines():
-        if _NOISE.match(line):
-            continue
-        if _TELLING.search(line) is not None:
+        if not _NOISE.match(line) and _TELLING.search(line) is not None:
             return line.strip()
-        first = first or line.strip()
-    return first or text.strip().partition("\n")[0]
+    return first_line(text)
+
+
+def first_line(text: str) -> str:
+    """The first line that has a word in it and is no announcement, else the first of all."""
+    said = (line.strip() for line in text.splitlines() if not _NOISE.match(line) and _WORD.search(line) is not None)
+    return next(said, text.strip().partition("\n")[0])
 
 
 def _asked(parts: Sequence[list[str]], output: str) -> bool:

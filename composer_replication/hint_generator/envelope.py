@@ -33,7 +33,7 @@ _TRAILERS = (
     ),
     # Gemini
     re.compile(r"\n(?:Error: [^\n]*\n)?Exit Code: (?P<code>-?\d+)\n(?:Signal|Background|Process)[^\n]*[\s\S]{0,200}\Z"),
-    re.compile(r"\n</output>\s*\Z"),
+    re.compile(r"(?:\n|\A)</output>\s*\Z"),
 )
 _CODE_KEYS = ("exit_code", "exitCode", "returncode", "return_code")
 

@@ -171,6 +171,11 @@ class TraceStore:
                 part.unlink(missing_ok=True)
 
 
+def holds_traces(folder: str | Path) -> bool:
+    """Whether `ingest` wrote to this folder."""
+    return all(path.exists() for path in written_paths(Path(folder).expanduser()))
+
+
 def load_traces(folder: str | Path) -> Iterator[Trace]:
     """Every trace that `ingest` wrote to a folder, one at a time, in the order of their sources.
 
@@ -178,7 +183,7 @@ def load_traces(folder: str | Path) -> Iterator[Trace]:
         FileNotFoundError: the folder holds no traces.
     """
     folder = Path(folder)
-    if not all(path.exists() for path in written_paths(folder)):
+    if not holds_traces(folder):
         raise FileNotFoundError(
             f"{folder} holds no traces: make some with composer-replication ingest PATHS -o {folder}"
         )

@@ -7,15 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ingestion.sessions_on_disk import answer, call, session, turn, write
+from ingestion.failing_traces import failing_trace
+from ingestion.sessions_on_disk import answer, call, result_of, session, turn, write
 
 from composer_replication.cli import app as cli
 from composer_replication.ingestion.claude_code import ClaudeCodeIngester
 from composer_replication.ingestion.formats import find_format
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.store import load_traces
+from composer_replication.ingestion.store import ManifestEntry, TraceStore, load_traces
 
 REJECTED = "The user doesn't want to proceed with this tool use. The tool use was rejected."
+
+# Each of another kind.
+TOOL_ERRORS = (
+    "File has not been read yet. Read it first before writing to it.",
+    "String to replace not found in file.",
+    "File does not exist.",
+    "No such tool available: Fly",
+    "InputValidationError: missing",
+    "EISDIR: illegal operation on a directory, read",
+    "Path does not exist: /x",
+)
 
 
 @pytest.fixture
@@ -57,7 +69,13 @@ def test_no_figure_is_cut_on_a_narrow_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     write(logs / "errors.jsonl", turn("e", result="<tool_use_error>File has not been read yet.", failed=True))
-    for arguments in ([logs, "-o", tmp_path / "out"], ["--audit", logs], ["--explain", logs / "errors.jsonl"]):
+    for arguments in (
+        [logs, "-o", tmp_path / "out"],
+        ["--audit", logs],
+        ["--explain", logs / "errors.jsonl"],
+        ["--stats", logs],
+        ["--hints", logs],
+    ):
         _, out, _ = run(capsys, *arguments)
         assert max(map(len, out.splitlines())) <= 40
         assert "…" not in out
@@ -66,7 +84,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give one of PATHS (with -o DIR), --explain FILE or --audit PATH"),
+        ([], "give one of PATHS (with -o DIR), --explain FILE, --audit PATH, --stats PATHS or --hints PATHS"),
         (["LOGS"], "-o DIR is missing"),
         (["nowhere", "-o", "OUT"], "nowhere: there is no such file or folder"),
         (["no\nwhere", "-o", "OUT"], "there is no such file or folder"),
@@ -79,6 +97,17 @@ def test_no_figure_is_cut_on_a_narrow_terminal(
         (["LOGS", "--explain", "FILE"], "not PATHS and --explain"),
         (["--audit", "LOGS", "-o", "OUT"], "--audit writes nothing"),
         (["--explain", "FILE", "-o", "OUT"], "--explain writes nothing"),
+        (["--stats", "LOGS", "-o", "OUT"], "--stats writes nothing"),
+        (["--stats", "--hints", "LOGS"], "not --stats and --hints"),
+        (["--hints", "LOGS", "--explain", "FILE"], "not PATHS and --explain and --hints"),
+        (["--stats"], "--stats needs PATHS"),
+        (["--hints"], "--hints needs PATHS"),
+        (["--hints", "nowhere"], "nowhere: there is no such file or folder"),
+        (["--stats", "LOGS", "--errors-only"], "--errors-only goes with --explain"),
+        (["--stats", "LOGS", "--kind", "timeout"], "--kind goes with --explain or --hints"),
+        (["LOGS", "-o", "OUT", "--tool", "Bash"], "--tool goes with --explain or --hints"),
+        (["--hints", "LOGS", "--around", "2"], "--around goes with --explain"),
+        (["--explain", "FILE", "--around", "2"], "--around goes with --errors-only, --kind or --tool"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(
@@ -99,6 +128,10 @@ def test_bad_usage_is_one_line_and_exit_code_2(
         (["--explain", "NOTES"], "is no agent log of a known format (claude_code"),
         (["--audit", "NOTES"], "no Claude Code log behind"),
         (["EMPTY", "-o", "OUT"], "no log behind"),
+        (["--stats", "NOTES"], "is of a known format (claude_code"),
+        (["--hints", "EMPTY"], "no log behind"),
+        (["--hints", "LOGS", "--kind", "timeout"], "no error of kind timeout here; there are none at all"),
+        (["--explain", "LOGS/s1.jsonl", "--tool", "Bash"], "no error of tool Bash here; there are none at all"),
         (["NOTES", "-o", "OUT"], "none of 1 files is of a known format (claude_code"),
         (["LOGS", "-o", "NOTES/deeper"], "Not a directory; traces need a folder that can be written"),
     ],
@@ -169,21 +202,217 @@ def test_explain_shows_error_sites_hints_and_whose_mistake(tmp_path: Path, capsy
     assert lines[-1] == "6 turns, 2 error sites, 1 with a hint"
 
 
+@pytest.fixture
+def failing(tmp_path: Path) -> Path:
+    """A folder that `ingest` might have written, with `failing_trace` in it."""
+    store = TraceStore(tmp_path / "failing")
+    store.write_traces("s1.jsonl", [failing_trace()])
+    store.write_manifest([ManifestEntry("s1.jsonl", "k", "read", 1, 1, output="s1.jsonl")])
+    return store.folder
+
+
+@pytest.fixture
+def failing_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A log that is read as `failing_trace`: what is charged and masked is others' to find."""
+    monkeypatch.setattr(
+        "composer_replication.ingestion.reading.read_as", lambda *_: iter([failing_trace(), failing_trace()])
+    )
+    return write(tmp_path / "s1.jsonl", session("a"))
+
+
+def said(out: str) -> list[str]:
+    """Lines that are wrapped are put together again; what is said of a turn begins with its indent."""
+    return [line.strip() for line in out.splitlines()]
+
+
+def test_explain_says_who_is_charged_and_what_was_hidden(failing_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--explain", failing_log)
+    lines = said(out)[: len(said(out)) // 2]
+    assert "error site: test_failure, reported by the result at turn 4" in lines
+    assert "outcome: test_failure, masked by its command, charged to turn 1" in lines
+    assert "outcome: no_match, no turn is charged" in lines
+    assert "assert 2 == 3 (6 lines)" in lines
+    assert lines[-1] == "12 turns, 3 error sites, 2 with a hint, 2 outcomes, 1 charged, 1 masked"
+
+
+def test_a_turn_says_its_model_when_it_changes_its_tokens_and_its_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [
+        *turn("a"),
+        answer("b", [{"type": "thinking", "thinking": "hm, so", "signature": "x"}]),
+        answer("c", [{"type": "text", "text": "end"}]),
+    ]
+    for number, record in enumerate(records):
+        record["timestamp"] = f"2026-03-01T10:0{number}:0{number}.500Z"
+    records[-1]["timestamp"], records[-1]["message"]["model"] = "2026-03-01T12:00:00.000Z", "claude-y"
+    _, out, _ = run(capsys, "--explain", write(tmp_path / "s1.jsonl", records))
+    heads = [line.split(maxsplit=1)[1] for line in out.splitlines() if line[:4].strip().isdigit()]
+    assert heads == [
+        "user line 1",
+        "assistant line 2 · claude-x · 15 tokens in (5 cached), 2 out · 1.0 min",
+        "tool Bash line 3 · 1.0 min",
+        "assistant line 4 · 15 tokens in (5 cached), 2 out · 1.0 min",
+        "assistant line 5 · claude-y · 15 tokens in (5 cached), 2 out · 1.9 h",
+    ]
+    assert "thinking: hm, so" in said(out)
+
+
+def test_a_result_says_how_much_of_it_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [*turn("a", result="x" * 300), *turn("b", result=""), *turn("c", result="one\ntwo"), *turn("d")]
+    lines = said(run(capsys, "--explain", write(tmp_path / "s1.jsonl", records))[1])
+    assert [line for line in lines if line.endswith(("characters)", "(nothing)", "lines)", "done"))] == [
+        f"{'x' * 14}… (300 characters)",
+        "(nothing)",
+        "one (2 lines)",
+        "done",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--errors-only", "--around", "0"], "1 3 4 5 6 7 8 9 10"),
+        (["--errors-only"], "0 1 2 3 4 5 6 7 8 9 10 11"),
+        (["--kind", "edit_before_read"], "4 5 6 7"),
+        (["--kind", "edit_before_read", "--kind", "no_match", "--around", "0"], "5 6 9 10"),
+        (["--tool", "Grep", "--around", "2"], "7 8 9 10 11"),
+        (["--tool", "Edit", "--around", "0"], "1 4 5 6"),
+        (["--kind", "test_failure", "--tool", "Bash", "--around", "0"], "3 4"),
+    ],
+)
+def test_explain_shows_errors_with_the_turns_around(
+    failing_log: Path, capsys: pytest.CaptureFixture[str], options: list[str], shown: str
+) -> None:
+    indices = [int(index) for index in shown.split()]
+    _, out, _ = run(capsys, "--explain", failing_log, "--json", *options)
+    assert [turn["index"] for turn in json.loads(out)["traces"][1]["turns"]] == indices
+    code, out, _ = run(capsys, "--explain", failing_log, *options)
+    assert code == 0
+    lines = out.splitlines()
+    assert [int(line[:4]) for line in lines if line[:4].strip().isdigit()] == indices * 2
+    gaps = [line.split()[1] for line in lines if line.strip().startswith("…")]
+    assert sum(map(int, gaps)) == 2 * (12 - len(indices))
+
+
+def test_traces_without_what_is_wanted_are_only_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}] * 3
+    log = write(tmp_path / "chat.jsonl", rows)
+    _, out, _ = run(capsys, "--explain", log, "--errors-only")
+    assert out == "3 traces without such a turn\n"
+
+
+def test_hints_by_kind_with_what_went_without(
+    failing: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = run(capsys, "--hints", failing)
+    assert code == 0
+    lines = said(out)
+    assert [line for line in lines if line.endswith(("1 hint", "hints"))] == [
+        "test_failure: 1 hint",
+        "edit_before_read: 1 hint",
+    ]
+    start = lines.index("s1 turn 1 line 10, reported by the result at turn 4")
+    assert lines[start + 1 : start + 3] == [
+        'call: Edit {"file_path": "a.py", "new_string": "return 2"}',
+        "error: assert 2 == 3",
+    ]
+    assert lines[start + 3].startswith("hint: ")
+    assert lines[-1] == "2 hints, 1 error site without a hint, 1 outcome not charged"
+    _, out, _ = run(capsys, "--hints", failing, "--tool", "Edit", "--kind", "edit_before_read", "--json")
+    listed = json.loads(out)
+    assert [hint["turn"] for hint in listed["hints"]] == [5]
+    assert (listed["without_hint"], listed["outcomes_not_charged"], listed["failures"]) == (0, 0, {})
+
+
+def test_stats_by_project_tool_and_model(failing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--stats", failing)
+    assert code == 0
+    lines = out.splitlines()
+    heads = [line.split() for line in lines if line.endswith("hints")]
+    figures = ["calls", "failed", "share", "outcomes", "charged", "masked", "hints"]
+    assert heads == [["project", *figures], ["tool", *figures], ["model", *figures]]
+    bash = next(number for number, line in enumerate(lines) if line.startswith("Bash "))
+    assert lines[bash].split() == ["Bash", "2", "2", "100.0%", "1", "1", "1", "0"]
+    assert lines[bash + 1].strip() == "test_failure 1, user_rejected 1"
+    write(tmp_path / "s1.jsonl", [*turn("a"), answer("b", [{**call("b"), "name": "Fetch"}])])
+    assert "2 tools without a failure: 2 calls" in run(capsys, "--stats", tmp_path / "s1.jsonl")[1]
+    _, out, _ = run(capsys, "--stats", failing, "--json")
+    assert {(row["project"], row["tool"], row["model"]) for row in json.loads(out)["rows"]} == {
+        ("shop", tool, "model-a") for tool in ("Edit", "Bash", "Grep")
+    }
+
+
+def test_long_rows_and_strange_names_in_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"[bold]{'long' * 10}"
+    records = []
+    for number, result in enumerate((REJECTED, *(f"<tool_use_error>{text}" for text in TOOL_ERRORS))):
+        record = answer(str(number), [{**call(str(number)), "name": name, "input": {"file_path": str(number)}}])
+        records += [record, result_of(str(number), result, failed=True)]
+    lines = run(capsys, "--stats", write(tmp_path / "s1.jsonl", records))[1].splitlines()
+    row = lines.index(name)
+    assert lines[row + 1].split() == ["8", "8", "100.0%", "0", "0", "0", "7"]
+    assert " ".join(" ".join(lines[row + 2 : row + 5]).split()).endswith(", 2 more kinds 2")
+
+
+def test_what_is_listed_is_redacted_and_copies_count_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mail = "jane.roe@northwind.com"
+    failed = turn("a", result=f"Exit code 127\nsh: {mail}: command not found", failed=True)
+    for name in ("s1", "fork"):
+        write(tmp_path / f"{name}.jsonl", [{**record, "cwd": "/home/janeroe"} for record in failed])
+    _, out, _ = run(capsys, "--hints", tmp_path, "--json")
+    assert mail not in out
+    assert len(json.loads(out)["hints"]) == 1
+    assert mail in run(capsys, "--hints", tmp_path, "--json", "--no-redact")[1]
+    _, out, _ = run(capsys, "--stats", tmp_path, "--json")
+    (row,) = json.loads(out)["rows"]
+    assert (row["calls"], row["project"] == "janeroe") == (1, False)
+    (row,) = json.loads(run(capsys, "--stats", tmp_path, "--json", "--no-redact")[1])["rows"]
+    assert row["project"] == "janeroe"
+
+
+@pytest.mark.parametrize("mode", ["--stats", "--hints"])
+def test_files_that_cannot_be_read_are_named_at_the_end(
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    def fail(log: LogFile) -> Any:
+        if log.stem == "fork":
+            raise RuntimeError("bad [bold]file")
+        return find_format(log)
+
+    monkeypatch.setattr("composer_replication.ingestion.every_trace.find_format", fail)
+    code, out, _ = run(capsys, mode, logs)
+    assert code == 1
+    assert " ".join(out.split()).endswith("fork.jsonl: RuntimeError: bad [bold]file")
+    code, out, _ = run(capsys, mode, logs, "--json")
+    assert (code, list(json.loads(out)["failures"])) == (1, [str(logs / "fork.jsonl")])
+    assert run(capsys, mode, logs / "fork.jsonl")[::2] == (1, "")
+
+
 def test_nothing_in_a_log_reaches_the_terminal_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = "\x1b[2Jwiped [bold]x[/] :key: \x07\x9b31m\u202eright"
     strange = {**call("a"), "name": "\x1b]0;title"}
     log = write(
-        tmp_path / "\x1b[31m.jsonl", [*turn("b", prompt=evil), answer("a", [strange]), {"type": evil, "sessionId": "s"}]
+        tmp_path / "\x1b[31m.jsonl",
+        [
+            *turn("b", prompt=evil, result=f"Exit code 127\nsh: {evil}: command not found", failed=True),
+            answer("a", [strange]),
+            {"type": evil, "sessionId": "s"},
+        ],
     )
     for arguments in (
         ["--explain", log],
         ["--audit", log],
+        ["--stats", log],
+        ["--hints", log],
+        ["--hints", log, "--kind", evil],
         [log, "-o", tmp_path / "\x1b[32m"],
         ["--explain", tmp_path / evil],
     ):
         _, out, err = run(capsys, *arguments)
         assert not set(out + err) & set("\x1b\x07\x9b\u202e")
-    for arguments in (["--explain", log], [log, "-o", tmp_path / "out"]):
+    for arguments in (["--explain", log], ["--hints", log], [log, "-o", tmp_path / "out"]):
         _, out, _ = run(capsys, *arguments)
         assert "wiped [bold]x[/] :key:" in " ".join(out.split())
     assert "wiped [bold]x[/] :key:" in run(capsys, "--explain", tmp_path / evil)[2]

@@ -1,0 +1,66 @@
+"""The traces behind paths, logs or folders that `ingest` wrote, one at a time; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from composer_replication.ingestion.discovery import find_files
+from composer_replication.ingestion.duplicates import mark_repeats, own_turns
+from composer_replication.ingestion.formats import ReadOptions, find_format
+from composer_replication.ingestion.log_file import LogFile
+from composer_replication.ingestion.reading import printable, read_as
+from composer_replication.ingestion.source import IngestOptions
+from composer_replication.ingestion.statistics import IngestionStats
+from composer_replication.ingestion.store import holds_traces, load_traces
+from composer_replication.traces import Trace
+
+
+class EveryTrace:
+    """Iterate to read. Of turns that several files hold, all but the first are marked as copies.
+
+    `files` are the files behind the paths, `logs` counts those that were logs (a folder of traces counts once), and
+    `failures` says why one could not be read.
+
+    Raises:
+        NoSuchPathError: a path is neither a file nor a folder nor a glob that matches anything.
+    """
+
+    def __init__(self, paths: Collection[str | Path], options: IngestOptions | None = None) -> None:
+        self.failures: dict[str, str] = {}
+        self._options = options or IngestOptions()
+        self._folders = [Path(path).expanduser() for path in paths if holds_traces(path)]
+        logs = [path for path in paths if not holds_traces(path)]
+        self.files = find_files(logs, on_error=lambda error: self._fail(Path(str(error.filename)), error))
+        self.logs = len(self._folders)
+        self._seen: set[str] = set()
+
+    def __iter__(self) -> Iterator[Trace]:
+        if self._options.redact:
+            # Its pattern libraries take a while to load.
+            from composer_replication.ingestion.redaction import redact_trace
+        readers = [*((path, load_traces) for path in self._folders), *((path, self._read) for path in self.files)]
+        for path, read in readers:
+            try:
+                for trace in read(path):
+                    if self._options.redact:
+                        redact_trace(trace)
+                    yield trace
+            except Exception as error:  # noqa: BLE001 - one bad file must not hide the others
+                self._fail(path, error)
+
+    def _read(self, path: Path) -> Iterator[Trace]:
+        log = LogFile(path)
+        log_format = find_format(log)
+        if log_format is None:
+            return
+        self.logs += 1
+        for trace in read_as(log_format, log, ReadOptions(subagents=self._options.subagents), IngestionStats()):
+            if log_format.unique_ids:
+                own = list(own_turns(trace))
+                mark_repeats(trace, self._seen)
+                self._seen.update(own)
+            yield trace
+
+    def _fail(self, path: Path, error: Exception) -> None:
+        self.failures[printable(str(path))] = f"{type(error).__name__}: {error}"
