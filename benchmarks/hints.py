@@ -94,6 +94,8 @@ def session_figures(sessions: list[dict[str, Any]]) -> tuple[dict[str, Any], lis
             result = trace.turns[spoken[label["turn"]] + 1 + label["call"]]
             _add(outcomes, label["outcome"], result.outcome)
             said = {spoken.index(index) for index in result.charged_to}
+            if not label["outcome"]:
+                said.discard(label["turn"])  # it ran what it had just written
             right = set(label["charged"])
             charged["right"] += len(said & right)
             charged["said"] += len(said)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_PATH = r"(?P<path>[\w@~.+/\\-]*[\w/\\-]\.[A-Za-z]\w{0,9})"
+_PATH = r"(?P<path>[\w@~.+/\\-]*[\w/\\-]\.[A-Za-z]\w{0,9}|(?:[\w.-]*/)*(?:Makefile|Dockerfile))"
 # `a.go:3:2: undefined: X`, `a.ts:3:5 - error TS2304: …`, `a.ts(3,5): error TS2304: …`, perhaps after other words
 _PLACED = re.compile(
     rf"(?:^|(?<=[\s\[(])){_PATH}(?::(?P<line>\d+)(?::\d+)?|\((?P<row>\d+)(?:,\d+)?\))(?: -|:) +(?P<message>\S[^\n]*)",
@@ -24,12 +24,21 @@ _CRASH = re.compile(
     r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b[^\n]*$", re.MULTILINE
 )
 _STACK = re.compile(
-    r"^ +at (?:[^\n(]*\()?(?:file://)?(?P<path>[^\s():]+|\[eval\]\S*?):(?P<line>\d+)(?::\d+)?\)?$", re.MULTILINE
+    r"^[ \t]+at (?:[^\n(]*\()?(?:file://)?(?P<path>[^\s():]+|\[eval\]\S*?):(?P<line>\d+)(?::\d+)?\)?$", re.MULTILINE
 )
 _LIBRARY = re.compile(
     r"site-packages/|dist-packages/|/lib/python\d|node_modules/|^node:|^<frozen |/\.cargo/|/rustlib/|/go/pkg/mod/"
 )
 _MINOR = re.compile(r"(?:warning|note|info|hint|help)\b", re.IGNORECASE)
+# What Node shows of a file that it cannot parse.
+_UNPARSED = re.compile(
+    r"^(?:file://)?(?P<path>/[^\s:]+):(?P<line>\d+)\n(?P<source>[^\n]*)\n[ \t]*\^+\n\n(?P<message>SyntaxError: [^\n]*)",
+    re.MULTILINE,
+)
+# Rust; a failing assertion accuses nobody.
+_PANIC = re.compile(rf"panicked at {_PATH}:(?P<line>\d+):\d+:\n(?P<message>(?!assertion)\S[^\n]*)")
+# biome: the place, then the message in a line of its own
+_BIOME = re.compile(rf"^{_PATH}:(?P<line>\d+):\d+ lint/[^\n]*\n\s+[×✖] (?P<message>[^\n]+)", re.MULTILINE)
 # What pytest writes below the failing line of each frame: the exception's name, if it is the last one.
 # A failing assertion accuses nobody: the test may be wrong, or the code.
 _RAISED = re.compile(r"(?!AssertionError)(?:\w+\.)*\w*(?:Error|Exception)\Z")
@@ -60,10 +69,10 @@ def findings(output: str, kind: str) -> list[Finding]:
     """The complaints in the output of a command that failed as `kind`, in order; of many, the first."""
     output = _TASK.sub("", output)
     found = _crashes(output)
-    if kind == "test_failure":
-        found += _raised(output)
-    elif kind != "traceback":
-        found += [*_arrows(output), *_placed(output), *_listed(output)]
+    if kind in ("test_failure", "traceback"):
+        found += [*_all(_PANIC, output), *_raised(output)]
+    else:
+        found += [*_all(_UNPARSED, output), *_arrows(output), *_all(_BIOME, output), *_placed(output), *_listed(output)]
     return found[:_MOST]
 
 
@@ -89,19 +98,23 @@ def _crashes(output: str) -> list[Finding]:
     frame = frames[-1]
     if frame.re is _FRAME:
         crash = _CRASH.search(output, frame.end())
-        source = frame["source"] or ""
+        message = crash[0] if crash is not None else ""
     else:
-        crashes = [*_CRASH.finditer(output, 0, frame.start())]
-        crash, source = (crashes[-1] if crashes else None), ""
-    if crash is None:
+        # What was thrown stands before the first frame.
+        message = next(iter(re.split(r"\n[ \t]+at ", output[: frame.end()], maxsplit=1))).rpartition("\n")[2]
+    if not message:
         return []
-    return [_finding(frame["path"], frame["line"], crash[0], source)]
+    return [_finding(frame["path"], frame["line"], message, frame.groupdict().get("source") or "")]
+
+
+def _all(pattern: re.Pattern[str], output: str) -> Iterator[Finding]:
+    for found in pattern.finditer(output):
+        yield _finding(found["path"], found["line"], found["message"], found.groupdict().get("source") or "")
 
 
 def _raised(output: str) -> Iterator[Finding]:
     """pytest's own frames: `>   the line`, `E   KeyError: 'x'`, `a.py:3: KeyError`."""
-    for found in _SHORT.finditer(output):
-        yield _finding(found["path"], found["line"], found["message"], found["source"])
+    yield from _all(_SHORT, output)
     for found in _PLACED.finditer(output):
         if not _RAISED.match(found["message"]):
             continue

@@ -193,6 +193,8 @@ def _charge(turns: list[Turn], makers: Mapping[str, _Place], outcomes: list[Outc
         if turns[writer].repeats:
             continue
         result.charged_to.append(writer)
+        if makers[result.tool_call_id or ""] == charge.author:
+            result.outcome = False  # it ran what it had just written
         call = turns[writer].tool_calls[position]
         meta = {
             "error_kind": result.error_kind,

@@ -20,8 +20,8 @@ _NEW_KEYS = ("new_string", "new_str")
 _PATCH = re.compile(r"^\*\*\* Begin Patch\n(?P<body>.*?)^\*\*\* End Patch", re.MULTILINE | re.DOTALL)
 _PATCHED_FILE = re.compile(r"^\*\*\* (?P<action>Add|Update) File: (?P<path>[^\n]+)\n", re.MULTILINE)
 _HEREDOC = re.compile(
-    r"\b(?:cat|tee)\s*>?\s*(?P<path>[\w./~-]+)\s*<<-?\s*['\"]?(?P<end>\w+)['\"]?\n(?P<text>.*?)\n(?P=end)(?:\n|\Z)"
-    r"|\bcat\s*<<-?\s*['\"]?(?P<stop>\w+)['\"]?\s*>\s*(?P<to>[\w./~-]+)\n(?P<body>.*?)\n(?P=stop)(?:\n|\Z)",
+    r"\b(?:cat|tee)\s*(?P<mode>>{0,2}|-a)\s*(?P<path>[\w./~-]+)\s*<<-?\s*['\"]?(?P<end>\w+)['\"]?\n(?P<text>.*?)\n(?P=end)(?:\n|\Z)"
+    r"|\bcat\s*<<-?\s*['\"]?(?P<stop>\w+)['\"]?\s*(?P<sign>>{1,2})\s*(?P<to>[\w./~-]+)\n(?P<body>.*?)\n(?P=stop)(?:\n|\Z)",
     re.DOTALL,
 )
 _NUMBERED = re.compile(r"^ *(?P<number>\d+)(?:→|\t|:)(?P<text>[^\n]*)", re.MULTILINE)
@@ -33,7 +33,10 @@ Author: TypeAlias = tuple[int, int]
 
 
 class Change(NamedTuple):
-    """A call's change of a file: `old` is replaced by `new`; without `old`, `new` is the whole file."""
+    """A call's change of a file: `old` is replaced by `new`; without `old`, `new` is the whole file.
+
+    An empty `old` is its end: `new` is appended.
+    """
 
     path: str
     old: str | None
@@ -69,8 +72,9 @@ def changes(call: ToolCall) -> Iterator[Change]:
         yield from _patched(text)
     elif "<<" in text:
         for found in _HEREDOC.finditer(text):
-            whole = found["text"] if found["path"] else found["body"]
-            yield Change(found["path"] or found["to"], None, f"{whole}\n")
+            text = found["text"] if found["path"] else found["body"]
+            is_added = (found["mode"] or found["sign"]) in (">>", "-a")
+            yield Change(found["path"] or found["to"], "" if is_added else None, f"{text}\n")
 
 
 def shown_lines(result: str) -> dict[int, str]:
@@ -89,9 +93,13 @@ class WrittenFile:
     def apply(self, change: Change, author: Author) -> None:
         """Take a change that worked into account."""
         if change.old is None:
-            lines = change.new.split("\n")
-            self._texts = dict.fromkeys(map(str.strip, lines), author)
-            self._lines = {number: Line(text, author) for number, text in enumerate(lines, 1)}
+            # Lines that stood there before are not this call's, although its text has them.
+            before = [self._lines[number] for number in sorted(self._lines)]
+            lines = self._edited(before, change.new.split("\n"), author)
+            self._lines = {number: line._replace(editor=None) for number, line in enumerate(lines, 1)}
+            return
+        if not change.old:
+            self._edited([], change.new.split("\n"), author)
             return
         places = self._places(change)
         for start, old, new in reversed(places):
@@ -150,14 +158,16 @@ class WrittenFile:
             last = first
             while last + 1 < len(numbers) and numbers[last + 1] == numbers[last] + 1:
                 last += 1
-            run = "\n".join(self._lines[number].text for number in numbers[first : last + 1])
+            run = "".join(f"{self._lines[number].text}\n" for number in numbers[first : last + 1])
             at = run.find(change.old)
             if at >= 0:
                 begin = run.rfind("\n", 0, at) + 1
-                end = run.find("\n", at + len(change.old))
-                old = run[begin : end if end >= 0 else None]
-                new = old[: at - begin] + change.new + old[at - begin + len(change.old) :]
-                return [(numbers[first] + run.count("\n", 0, begin), old.split("\n"), new.split("\n"))]
+                end = run.find("\n", at + len(change.old) - change.old.endswith("\n")) + 1
+                old, new = run[begin:end], run[begin:at] + change.new + run[at + len(change.old) : end]
+                # Without its line end, the last line would go on with the next.
+                is_whole = not new or new.endswith("\n")
+                start = numbers[first] + run.count("\n", 0, begin)
+                return [(start, old.split("\n")[:-1], new.split("\n")[:-1])] if is_whole else []
             first = last + 1
         return []
 

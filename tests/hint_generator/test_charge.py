@@ -169,6 +169,85 @@ def test_numbers_are_not_trusted_after_a_command_that_moves_lines(between: str) 
     assert list(session.hints()) == [writing]
 
 
+@pytest.mark.parametrize(
+    "checker", ["ruff check --output-format concise", "mypy --format-style x", "git commit -m x; mypy"]
+)
+def test_an_option_or_a_commit_moves_no_lines(checker: str) -> None:
+    session = Session()
+    writing = session.write()
+    session.run(checker, MYPY)
+    assert list(session.hints()) == [writing]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "result"),
+    [
+        ("Task", {"prompt": "do the rest"}, "done"),
+        ("Bash", {"command": "git commit -m x"}, "trim....Failed\n- files were modified by this hook"),
+    ],
+)
+def test_numbers_are_not_trusted_after_others_worked_on_the_files(
+    name: str, arguments: dict[str, Any], result: str
+) -> None:
+    session = Session()
+    session.write()
+    session.call(name, arguments, result)
+    session.run("mypy shop", MYPY)
+    assert session.hints() == {}
+
+
+def test_a_later_change_of_what_the_message_names_may_have_broken_it() -> None:
+    complaint = 'Exit code 1\nshop/cart.py:5: error: Missing positional argument "tax" in call to "total"  [call-arg]'
+    for later, charged in (("def total(items, tax):\n", False), ("def other(items):\n", True)):
+        session = Session()
+        writing = session.write("import os\n\n\ndef show(items):\n    print(total(items))\n")
+        session.write(later, "/app/shop/prices.py")
+        session.run("mypy shop", complaint)
+        assert list(session.hints()) == ([writing] if charged else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "source"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'a'", "return sum(item.price for item in itms)"),
+        ("ModuleNotFoundError: No module named 'shop'", "return sum(item.price for item in itms)"),
+        ("IndexError: list index out of range", "limit = sys.argv[2]"),
+        ("KeyError: 'HOME'", 'home = os.environ["HOME"]'),
+    ],
+)
+def test_what_depends_on_how_a_program_runs_charges_nobody(error: str, source: str) -> None:
+    session = Session()
+    session.write(CART.replace("return sum(item.price for item in itms)", source))
+    crash = CRASH.replace("NameError: name 'itms' is not defined", error)
+    failing = session.run("python run.py", crash.replace("return sum(item.price for item in itms)", source))
+    assert session.hints() == {}
+    assert failing.outcome
+
+
+def test_the_folder_that_the_command_goes_to_tells_files_of_one_name_apart() -> None:
+    session = Session()
+    session.write(path="/app/server/shop/cart.py")
+    writing = session.write(path="/app/web/shop/cart.py")
+    session.run("cd web && mypy .", MYPY)
+    assert list(session.hints()) == [writing]
+
+
+def test_a_command_that_runs_what_it_wrote_errs_itself() -> None:
+    session = Session()
+    command = f"cat > shop/cart.py <<'EOF'\n{CART}EOF\npython shop/cart.py"
+    failing = session.run(command, CRASH)
+    assert list(session.hints()) == [0]
+    assert not failing.outcome
+
+
+def test_a_test_that_uses_a_name_it_does_not_import_is_charged() -> None:
+    session = Session()
+    writing = session.write("@pytest.mark.slow\ndef test_a(): ...\n", "/app/tests/test_cart.py")
+    error = "tests/test_cart.py:1: in <module>\n    @pytest.mark.slow\nE   NameError: name 'pytest' is not defined"
+    session.run("pytest", f"Exit code 2\n{error}\n1 error in 0.1s")
+    assert list(session.hints()) == [writing]
+
+
 @pytest.mark.parametrize("command", ["git checkout .", "git stash", "git pull --rebase"])
 def test_nothing_is_known_of_files_that_git_has_replaced(command: str) -> None:
     session = Session()

@@ -85,6 +85,34 @@ PLACES = {
         "shop/cart.py:12: in total\n    return self.items['price']\n           ^^^^\nE   KeyError: 'price'\n",
         Finding("shop/cart.py", 12, "shop/cart.py:12: KeyError: 'price'", "return self.items['price']"),
     ),
+    "a file that Node cannot parse": (
+        "compile_error",
+        "/app/src/cart.js:12\n  clear() {\n          ^\n\nSyntaxError: Unexpected token '{'\n"
+        "    at node:internal/main:7:4",
+        Finding("/app/src/cart.js", 12, "/app/src/cart.js:12: SyntaxError: Unexpected token '{'", "clear() {"),
+    ),
+    "a Rust panic": (
+        "test_failure",
+        "thread 'tests::last' (7) panicked at src/cart.rs:12:21:\nattempt to subtract with overflow\nnote: run with",
+        Finding("src/cart.rs", 12, "src/cart.rs:12: attempt to subtract with overflow"),
+    ),
+    "biome": (
+        "type_or_lint_error",
+        "src/cart.ts:12:35 lint/suspicious/noDoubleEquals  FIXABLE  ━━━━\n\n"
+        "  × Using == may be unsafe.\n\n    11 │ x\n",
+        Finding("src/cart.ts", 12, "src/cart.ts:12: Using == may be unsafe."),
+    ),
+    "make": (
+        "compile_error",
+        "Makefile:12: *** missing separator.  Stop.",
+        Finding("Makefile", 12, "Makefile:12: *** missing separator.  Stop."),
+    ),
+    "Java": (
+        "traceback",
+        'Exception in thread "main" java.lang.NullPointerException: no cart\n\tat shop.Cart.add(Cart.java:12)\n'
+        "\tat shop.Main.main(Main.java:4)",
+        Finding("Cart.java", 12, 'Cart.java:12: Exception in thread "main" java.lang.NullPointerException: no cart'),
+    ),
     "node": (
         "traceback",
         "/app/cart.js:2\n  return o.x.y;\n             ^\n\nTypeError: Cannot read properties of undefined\n"
@@ -108,6 +136,7 @@ def test_the_place_is_found(kind: str, output: str, expected: Finding) -> None:
             "    def test_a():\n>       assert 1 == 2\nE       assert 1 == 2\n\ntests/test_a.py:3: AssertionError",
         ),
         ("test_failure", "tests/test_a.py:3: in test_a\n    assert 1 == 2\nE   assert 1 == 2"),
+        ("test_failure", "thread 't' panicked at src/a.rs:3:5:\nassertion `left == right` failed"),
         ("traceback", 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nKeyError: 1'),
         ("type_or_lint_error", "Found 3 errors at 12:30: sorry"),
         ("compile_error", "see https://example.com:443: nothing"),

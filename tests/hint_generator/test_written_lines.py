@@ -56,6 +56,8 @@ def authors(file: WrittenFile, count: int) -> list[Author | None]:
             {"command": "cat > a.py <<'EOF'\nimport os\nx = 1\nEOF\npython a.py"},
             [Change("a.py", None, "import os\nx = 1\n")],
         ),
+        ("Bash", {"command": "cat >> a.py <<'EOF'\nx = 1\nEOF"}, [Change("a.py", "", "x = 1\n")]),
+        ("Bash", {"command": "tee -a a.py <<'EOF'\nx = 1\nEOF"}, [Change("a.py", "", "x = 1\n")]),
         ("Bash", {"command": "cat <<EOF > a.py\nx = 1\nEOF"}, [Change("a.py", None, "x = 1\n")]),
         (
             "apply_patch",
@@ -102,6 +104,34 @@ def test_lines_that_were_only_shown_have_no_author_and_move_with_an_edit_before_
     assert file.line(11).author == FIRST  # type: ignore[union-attr]
     assert file.line(13).text == "gamma = 3"  # type: ignore[union-attr]
     assert file.line(13).author is None  # type: ignore[union-attr]
+
+
+def test_an_edit_with_line_ends_at_the_end_of_what_is_known() -> None:
+    file = WrittenFile()
+    file.show({1: "alpha", 2: "beta"})
+    file.apply(Change("a", "beta\n", "beta\ngamma\n"), FIRST)
+    assert authors(file, 3) == [None, None, FIRST]
+    file.apply(Change("a", "gamma\n", ""), SECOND)
+    assert file.line(3) is None
+    assert file.line(2) is not None
+    file.apply(Change("a", "beta\n", "delta"), SECOND)  # the line that follows is not known
+    assert file.line(2) is None
+
+
+def test_text_that_is_added_at_the_end_moves_nothing() -> None:
+    file = WrittenFile()
+    file.show({1: "alpha"})
+    file.apply(Change("a", "", "omega = 1\n"), FIRST)
+    assert file.line(1) is not None
+    assert file.author_of("omega = 1") == FIRST
+
+
+def test_a_file_that_is_written_again_keeps_the_authors_of_its_old_lines() -> None:
+    file = WrittenFile()
+    file.show({1: "import os", 2: "old line"})
+    file.apply(Change("a", None, "import os\nimport re\nold line\n"), FIRST)
+    assert authors(file, 3) == [None, FIRST, None]
+    assert file.line(1).editor is None  # type: ignore[union-attr]
 
 
 def test_an_edit_of_a_part_of_a_line_makes_the_whole_line_its_own() -> None:
