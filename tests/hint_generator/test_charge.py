@@ -198,12 +198,20 @@ def test_numbers_are_not_trusted_after_others_worked_on_the_files(
 
 def test_a_later_change_of_what_the_message_names_may_have_broken_it() -> None:
     complaint = 'Exit code 1\nshop/cart.py:5: error: Missing positional argument "tax" in call to "total"  [call-arg]'
-    for later, charged in (("def total(items, tax):\n", False), ("def other(items):\n", True)):
+    for old, new, charged in (("x", "def total(items, tax):", False), ("def total()", "x", False), ("x", "y", True)):
         session = Session()
         writing = session.write("import os\n\n\ndef show(items):\n    print(total(items))\n")
-        session.write(later, "/app/shop/prices.py")
+        session.edit(old, new, "/app/shop/prices.py")
         session.run("mypy shop", complaint)
         assert list(session.hints()) == ([writing] if charged else [])
+
+
+def test_types_that_a_message_names_stand_everywhere() -> None:
+    session = Session()
+    writing = session.write("import os\n\n\ndef total(items) -> int:\n    return 0.5\n")
+    session.edit("x", "def other() -> int: ...", "/app/shop/prices.py")
+    session.run("mypy shop", 'Exit code 1\nshop/cart.py:5: error: Incompatible types (got "float", expected "int")')
+    assert list(session.hints()) == [writing]
 
 
 @pytest.mark.parametrize(
@@ -271,6 +279,7 @@ def test_a_name_in_a_line_nearby_shows_that_the_numbers_have_moved() -> None:
 def test_paths_may_be_relative_to_different_folders(path: str, charged: bool) -> None:
     session = Session()
     writing = session.write(path="app/shop/cart.py")
+    session.write(path="app/workshop/cart.py")
     session.run("mypy .", MYPY.replace("shop/cart.py", path))
     assert list(session.hints()) == ([writing] if charged else [])
 
