@@ -278,8 +278,8 @@ def test_a_name_in_a_line_nearby_shows_that_the_numbers_have_moved() -> None:
 )
 def test_paths_may_be_relative_to_different_folders(path: str, charged: bool) -> None:
     session = Session()
-    writing = session.write(path="app/shop/cart.py")
     session.write(path="app/workshop/cart.py")
+    writing = session.write(path="app/shop/cart.py")
     session.run("mypy .", MYPY.replace("shop/cart.py", path))
     assert list(session.hints()) == ([writing] if charged else [])
 
