@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.hint_generator.argument_errors import available_names, suggested_name, wrong_parameters
-from composer_replication.hint_generator.arguments import command_of, path_of, runs_commands
-from composer_replication.hint_generator.beginnings import begins_like_an_error
+from composer_replication.hint_generator.arguments import command_of, path_of, runs_commands, shows_files
+from composer_replication.hint_generator.beginnings import TRACEBACK, begins_like_an_error, ends_in_a_traceback
 from composer_replication.hint_generator.command_output import classify_output, telling_line
 from composer_replication.hint_generator.envelope import Envelope, clean, open_envelope
 from composer_replication.hint_generator.rules import Rules
@@ -55,11 +55,11 @@ def classify(
         arguments: the call's arguments, as far as they could be parsed.
         is_error: what the log says. If it says nothing (False), a text that does not look like an error is of kind "".
     """
-    if not is_error and not looks_like_error(text):
-        return "", {}
     given = arguments or {}
-    envelope = open_envelope(text)
     command = command_of(given)
+    if not is_error and not looks_like_error(text, command):
+        return "", {}
+    envelope = open_envelope(text)
     kind, found = _kind(envelope, tool_name, given, command)
     details: dict[str, Any] = {key: value for key, value in found.items() if value not in (None, "")}
     if envelope.exit_code is not None:
@@ -72,12 +72,22 @@ def classify(
     return kind, details
 
 
-def looks_like_error(text: str) -> bool:
-    """Whether a result reads as a failed call, for logs without a flag. A text that merely tells of errors is none."""
+def looks_like_error(text: str, command: str | None = None) -> bool:
+    """Whether a result reads as a failed call, for logs without a flag. A text that merely tells of errors is none.
+
+    `command` is the command line that was run, if it was one: a traceback may be what a program died of, or a file's.
+    """
     if not text:
         return False
-    failed = open_envelope(text).failed
-    return begins_like_an_error(text) if failed is None else failed
+    envelope = open_envelope(text)
+    if envelope.failed is not None:
+        return envelope.failed
+    if command is not None and TRACEBACK in envelope.body:
+        if shows_files(command):
+            return False
+        if ends_in_a_traceback(envelope.body):
+            return True
+    return begins_like_an_error(envelope.body)
 
 
 def _kind(

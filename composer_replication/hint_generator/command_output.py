@@ -115,6 +115,8 @@ _ANSWER = re.compile(
     r"|which: no |\S+ not found$",
     re.MULTILINE,
 )
+# Rust's programs tell the cause below what they were doing.
+_CAUSE = re.compile(r"^Caused by:\n +(?:0: )?(?P<line>[^\n]+)", re.MULTILINE)
 _TELLING = re.compile(r"\b(?:error|failed|cannot|can't|invalid|not found|denied|missing|unable)\b", re.IGNORECASE)
 
 
@@ -147,6 +149,9 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
 
 def telling_line(text: str) -> str:
     """The first line that says what failed: one that names an error, else the first that is no announcement."""
+    cause = _CAUSE.search(text)
+    if cause is not None:
+        return cause["line"].strip()
     first = ""
     for line in text.splitlines():
         if _NOISE.match(line):

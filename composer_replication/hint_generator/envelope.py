@@ -126,6 +126,9 @@ def _from_object(given: Mapping[str, Any]) -> Envelope | None:
                 parts = [given.get(name) for name in ("stderr", "stdout", "output")]
                 body = "\n".join(part for part in parts if isinstance(part, str) and part)
                 return _command_result(clean(body), exit_code)
+    if isinstance(metadata, Mapping) and isinstance(given.get("output"), str):
+        # Codex, of a call that ran no command
+        return Envelope(clean(given["output"]))
     error = given.get("error")
     if isinstance(error, Mapping) and error:
         code = error.get("code")

@@ -130,7 +130,7 @@ FILE_TEXTS = Rules(
         r"\bdid not appear verbatim\b",
         r"\bold_?str(?:ing)? not found\b",
     ),
-    ("edit_no_match", r"\bFailed to find (?:expected lines|context)\b(?:[^\n]* in (?P<path>[^\s:]+))?"),
+    ("edit_no_match", r"\bFailed to find (?:expected lines|context)\b(?:[^\n]* in (?P<path>[^\n]+?):?\s*(?:\n|\Z))?"),
     ("edit_no_match", r"\b0 occurrences found\b", r"\bSEARCH block\b[^\n]*\bnot (?:found|match)"),
     (
         "edit_no_match",
@@ -235,5 +235,5 @@ OTHER_TEXTS = Rules(
         r"\bECONNRESET\b",
         r"\bInvalid URL\b",
     ),
-    ("mcp_error", r"\A### Error\b", r"\bMCP error -?\d+", r"\bJSON-RPC error\b"),
+    ("mcp_error", r"\Atool call error: ", r"\A### Error\b", r"\bMCP error -?\d+", r"\bJSON-RPC error\b"),
 )
