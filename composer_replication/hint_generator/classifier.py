@@ -35,6 +35,11 @@ _REFUSAL = re.compile(
     r"|failed to parse function arguments|InputValidationError|Missing required (?:parameter|argument)"
     r"|Your (?:output|response) (?:could not be parsed|was not formatted)|Please always provide EXACTLY ONE)"
 )
+# What a harness says behind a path.
+_REMARK = re.compile(r"\.? (?:Note: your current|Did you mean)")
+# More than a tool's name where the name should stand alone: the call was not written in the harness's format.
+_NAME_AND_MORE = re.compile(r"""\b(?:tool(?: available)?|call): (?P<name>[\w.-]+)(?:["'<>{(=]|\s+\w+=)""")
+_CALLED_WITH_MORE = re.compile(r"""["'<\s]*(?P<name>[\w.-]+)["'<>{}()=\s]""")
 # Words before the message itself.
 _PREFIXES = ("Error executing tool", "Error calling tool", "Error:", "ERROR:", "error:")
 
@@ -110,6 +115,10 @@ def _kind(
     if found is None:
         found = _last_resort(body, command, tool_name, envelope)
     kind, details = found
+    if kind == "tool_not_found":
+        malformed = _NAME_AND_MORE.search(body) or _CALLED_WITH_MORE.match(tool_name)
+        if malformed is not None:
+            return "malformed_call", {"name": malformed["name"], "error_line": telling_line(body)}
     return kind, {**details, **_named_in(kind, body), "error_line": details.get("error_line") or telling_line(body)}
 
 
@@ -125,7 +134,7 @@ def _by_text(body: str, rules: Rules) -> tuple[str, dict[str, Any]] | None:
     if "matches" in groups:
         groups["matches"] = int(groups["matches"])
     if "path" in groups:
-        groups["path"] = groups["path"].strip().rstrip(".")
+        groups["path"] = _REMARK.split(groups["path"])[0].strip().rstrip(".")
     return kind, {**groups, **_status(groups)}
 
 

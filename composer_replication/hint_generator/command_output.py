@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from composer_replication.hint_generator.argument_errors import available_names, suggested_name
 from composer_replication.hint_generator.arguments import programs
 from composer_replication.hint_generator.command_texts import OUTPUT_TEXTS
+from composer_replication.hint_generator.git_refusals import refusal_in
+from composer_replication.hint_generator.located_errors import located_error
+from composer_replication.hint_generator.shell_patterns import meant_for_the_program
 
 # If the output says nothing: what the programs are for.
 _TESTERS = frozenset(
@@ -68,10 +72,10 @@ _CRASH = re.compile(
     r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b[^\n]*$|^panic: [^\n]*$",
     re.MULTILINE,
 )
+# Of failing tests, if no place is named.
 _TEST_LINES = (
     re.compile(r"^E   +(?P<line>\S[^\n]*)", re.MULTILINE),
     re.compile(r"^(?P<line>FAILED \S+::[^\n]*)", re.MULTILINE),
-    re.compile(r"^\s+(?P<line>\w+_test\.go:\d+: [^\n]*\S)", re.MULTILINE),
     re.compile(r"^\s*(?P<line>--- FAIL: \S+)", re.MULTILINE),
     re.compile(r"^\s*(?P<line>(?:Assertion\w*|\w*Error): [^\n]+)", re.MULTILINE),
 )
@@ -81,6 +85,9 @@ _NOISE = re.compile(
     r"|make(?:\[\d+\])?: Entering"
     r"|\s*%? ?Total +%|\s+Dload|exit status \d|Exit code|\?\s+\S+\s+\[no test files\]|ok\s+\S+)"
 )
+_INTERPRETER = re.compile(r"(?:python[\d.]*|node|bun|deno|ruby|perl|php|(?:ba|z|da)?sh)\Z")
+# What mise puts before each line of a task.
+_TASK = re.compile(r"^\[[a-z][\w:.-]*\] (?!\$ )", re.MULTILINE)
 # Exit codes of a process that was ended from outside, also as Python gives them.
 _SIGNALS = frozenset([130, 137, 143, -2, -9, -15])
 # What a shell prints of such a process.
@@ -88,6 +95,11 @@ _LONGEST_NOTICE = 400
 _ENDED = re.compile(
     r"(?:\s*(?:\S*sh: (?:line \d+: )?)?(?:\[\d+\]\S*\s+|\s*\d+ )?"
     r"(?:\^C|Killed|Terminated)(?::? ?\d+)?(?:  [^\n]*)?(?:\n|\Z))*\Z"
+)
+# What `gh` says of checks that failed, still run, or do not exist.
+_RED = re.compile(r"^(?:[^\t\n]+\tfail\t|X +\S)[^\n]*", re.MULTILINE)
+_CHECKS = re.compile(
+    r"^(?:[^\t\n]+\t(?:fail|pending)\t|X +\S|\* +\S|Some checks |(?P<none>no checks reported))[^\n]*", re.MULTILINE
 )
 # Programs that answer "no" or "different" with an exit code of 1; `-v` is `command -v`.
 _ASKING = frozenset(
@@ -123,6 +135,7 @@ _TELLING = re.compile(r"\b(?:error|failed|cannot|can't|invalid|not found|denied|
 def classify_output(output: str, command: str | None, exit_code: int | None) -> tuple[str, dict[str, object]]:
     """The kind of a failed command, with what its output names: `error_line`, `path`, `test`, `name`, `status`."""
     parts = programs(command) if command else []
+    output = _TASK.sub("", output)
     details: dict[str, object] = {}
     if parts:
         details["command_name"] = _named(parts)
@@ -135,14 +148,28 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
     if not output.strip():
         # 127 without a word is still a program that is not there.
         return ("command_not_found" if exit_code == 127 else "command_failed"), details
+    if any(map(_asks_for_checks, parts)) and (checks := _CHECKS.search(output)) is not None:
+        red = _RED.search(output) or checks
+        return ("no_match" if checks["none"] else "failing_checks"), {**details, "error_line": red[0].strip()}
     found = OUTPUT_TEXTS.find(output)
     if exit_code == 127 and (found is None or found[0] in ("missing_file_in_command", "traceback", "git_error")):
+        if found is not None and "path" in found[1].groupdict():
+            details["name"] = found[1]["path"]
         return "command_not_found", {**details, "error_line": telling_line(output)}
     if found is None:
         kind = _by_command(parts)
-        return kind, {**details, "error_line": telling_line(output)}
+        return kind, {**details, "error_line": _line_of(kind, output, None)}
     kind, match = found
     details.update(_groups(match))
+    if "pattern" in details:
+        pattern = str(details.pop("pattern"))
+        if not meant_for_the_program(pattern, parts):
+            return "no_match", {**details, "error_line": match[0].strip()}
+        details["name"] = pattern
+    if kind == "bad_option":
+        details |= suggested_name(output)
+        if offered := available_names(output).get("available"):
+            details["available_names"] = offered
     details["error_line"] = _line_of(kind, output, match)
     return kind, details
 
@@ -181,13 +208,25 @@ def _asked(parts: Sequence[list[str]], output: str) -> bool:
 
 
 def _groups(match: re.Match[str]) -> dict[str, object]:
-    renamed = {"program": "name", "target": "name", "script": "name", "module": "path", "case": "test"}
+    renamed = {
+        "program": "name",
+        "target": "name",
+        "script": "name",
+        "module": "path",
+        "missing": "path",
+        "case": "test",
+    }
     renamed |= {"code": "status", "number": "status"}
     groups = {renamed.get(key, key): value for key, value in match.groupdict().items() if value}
     return {key: int(value) if key == "status" else value for key, value in groups.items()}
 
 
-def _line_of(kind: str, output: str, match: re.Match[str]) -> str:
+def _line_of(kind: str, output: str, match: re.Match[str] | None) -> str:
+    line = refusal_in(output) if kind == "git_error" else located_error(kind, output)
+    if line is not None:
+        return line
+    if match is None:
+        return telling_line(output)
     if kind == "test_failure":
         for pattern in _TEST_LINES:
             telling = pattern.search(output)
@@ -199,15 +238,26 @@ def _line_of(kind: str, output: str, match: re.Match[str]) -> str:
             # Python ends with what was raised; Node begins with it.
             return str(crashes[-1] if "Traceback" in match[0] else crashes[0]).strip()
     start = output.rfind("\n", 0, match.end()) + 1 if "\n" not in match[0] else match.start()
-    line = output[start:].partition("\n")[0].strip()
+    # Rich draws a box around a message.
+    line = output[start:].partition("\n")[0].strip(" │")
     return line or telling_line(output[start:])
+
+
+def _asks_for_checks(part: list[str]) -> bool:
+    """Whether a command asks how the checks of a change went, and fails if they did."""
+    if part[0] != "gh":
+        return False
+    return "checks" in part[1:4] or (part[1:2] == ["run"] and "--exit-status" in part)
 
 
 def _named(parts: Sequence[list[str]]) -> str:
     """The program whose failure most likely shows: the last one that is not there to move about or to cut output."""
     passing = {"cd", "echo", "head", "tail", "cat", "export", "source", "set", "tee", "sleep", "true", "done", "fi"}
-    named = [part[0] for part in parts if part[0] not in passing]
-    return named[-1] if named else parts[0][0]
+    named = [part for part in parts if part[0] not in passing]
+    program, *words = named[-1] if named else parts[0]
+    if _INTERPRETER.match(program) is not None and words and words[0][0] not in "-<'":
+        return words[0].rpartition("/")[2]
+    return program
 
 
 def _by_command(parts: Sequence[list[str]]) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from composer_replication.hint_generator.context import HintContext
-from composer_replication.hint_generator.wording import code, error_line, path
+from composer_replication.hint_generator.git_refusals import advice_on
+from composer_replication.hint_generator.wording import code, error_line, names, path
+
+_ERROR = re.compile(r"(?:\S+: )?[Ee]rror: |fatal: ")
+_CREATING = re.compile(r"\b(?:cannot (?:create|touch)|failed to create|mkdir:)")
 
 
 def _command(ctx: HintContext, otherwise: str = "the command") -> str:
@@ -20,12 +25,19 @@ def _because(ctx: HintContext) -> str:
 
 def hint_command_not_found(ctx: HintContext) -> str:
     name = ctx.get("name") or ctx.get("command_name")
+    if name and "/" in name:
+        return f"There is no program {code(name)}. Check its path with `ls` before you run it."
     if name:
         return f"{code(name)} is not installed here. Use a program that is, or install it first."
     return "Use only programs that are installed here; `command -v` tells."
 
 
 def hint_shell_syntax(ctx: HintContext) -> str:
+    name, line = ctx.get("name"), error_line(ctx)
+    if name and "no matches found" in line:
+        return f"Put {code(name)} in single quotes, so that the shell passes it on as it stands."
+    if name and "read-only variable" in line:
+        return f"{code(name)} cannot be set in this shell: choose another name for the variable."
     return (
         "Quote the command for the shell: close every quote and bracket, and put text with quotes, `$`, `!` or `*` "
         "in single quotes. Put long or nested text into a file and run that."
@@ -33,15 +45,34 @@ def hint_shell_syntax(ctx: HintContext) -> str:
 
 
 def hint_bad_option(ctx: HintContext) -> str:
-    line = error_line(ctx)
-    if line and ctx.get("command_name"):
-        return f"{_command(ctx)} does not take this ({line}). Look its options up with `--help`."
+    line = _ERROR.sub("", error_line(ctx)).removeprefix(f"{ctx.get('command_name')}: ").partition(". ")[0]
+    if line.lower().startswith("usage: "):
+        return f"Call {_command(ctx)} as its usage says: {line[len('usage: ') :]}."
+    if line:
+        if ctx.get("suggestion"):
+            then = f"Use {code(ctx['suggestion'])}."
+        elif ctx.get("available_names"):
+            then = f"Available: {names(ctx['available_names'], 40)}."
+        else:
+            then = "Look its options up with `--help` first."
+        return f"{_command(ctx, 'The command')} would answer: {line}. {then}"
     return f"Use only options that {_command(ctx)} has; `--help` lists them."
 
 
 def hint_missing_file_in_command(ctx: HintContext) -> str:
-    missing = f"{path(ctx, '')} does not exist" if ctx.get("path") else "A file of this command does not exist"
-    return f"{missing} in the directory where the command runs. Check with `pwd` and `ls`, and use a path that exists."
+    if not ctx.get("path"):
+        why = _because(ctx).partition(". ")[0]
+        return f"A file that this needs does not exist where it runs{why}. Check with `pwd` and `ls` first."
+    if _CREATING.search(error_line(ctx)) is not None:
+        return f"The folder of {path(ctx, '')} does not exist: create it first."
+    if "ot a directory" in error_line(ctx):
+        return f"{path(ctx, '')} is no directory. Look with `ls` where it lies, and name a directory."
+    if ctx["path"].startswith(("/", "~")):
+        return f"{path(ctx, '')} does not exist. List its folder, and use a path that exists."
+    return (
+        f"{path(ctx, '')} does not exist in the directory where the command runs. "
+        "Check with `pwd` and `ls`, and use a path that exists."
+    )
 
 
 def hint_test_failure(ctx: HintContext) -> str:
@@ -67,10 +98,10 @@ def hint_compile_error(ctx: HintContext) -> str:
 
 
 def hint_git_error(ctx: HintContext) -> str:
-    line = error_line(ctx)
-    if line:
-        return f"git would refuse this: {line}. Look at `git status` and `git branch` first."
-    return "Look at `git status` and `git branch` before you change the repository."
+    line = _ERROR.sub("", error_line(ctx)).rstrip("?")
+    if not line:
+        return "Make sure that git can do this in the repository as it stands."
+    return f"git would answer: {line}. {advice_on(line)}".strip()
 
 
 def hint_traceback(ctx: HintContext) -> str:

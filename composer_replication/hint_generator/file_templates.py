@@ -61,11 +61,16 @@ def hint_path_not_found(ctx: HintContext) -> str:
 
 
 def hint_is_directory(ctx: HintContext) -> str:
-    return f"{path(ctx, 'That path')} is a directory: list it, and open a file in it."
+    line = error_line(ctx)
+    if line.startswith(("rm: ", "cp: ")):
+        return f"{path(ctx, 'That path')} is a directory: give `{line[:2]}` the option `-r`, or name a file."
+    do = "name" if ctx.get("command") else "open"
+    return f"{path(ctx, 'That path')} is a directory: list it, and {do} a file in it."
 
 
 def hint_file_exists(ctx: HintContext) -> str:
-    return f"{path(ctx, 'That file')} exists already: edit it, or choose another name."
+    do = "use" if ctx.get("command") else "edit"
+    return f"{path(ctx, 'That file')} exists already: {do} it, or choose another name."
 
 
 def hint_file_too_large(ctx: HintContext) -> str:

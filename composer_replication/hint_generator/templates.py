@@ -102,6 +102,8 @@ def hint_malformed_call(ctx: HintContext) -> str:
             "Write the patch in the exact format, from `*** Begin Patch` to `*** End Patch`. "
             "Begin each line of a hunk with a space, `-` or `+`."
         )
+    if ctx.get("name"):
+        return f"Write the tool's name alone, {code(ctx['name'])}, and everything else into its arguments."
     return "Answer in the required format: exactly one complete action, written as the instructions show."
 
 

@@ -149,7 +149,8 @@ FILE_TEXTS = Rules(
         r"\bappears to be (?:a )?binary\b",
         r"\bunsupported file type\b",
     ),
-    ("file_exists", r"\bEEXIST\b", r"\bFile already exists\b", r"\bfile [^\n]{1,300} already exists\b"),
+    ("file_exists", r"\bEEXIST\b(?:[^\n]*?, \w+ '(?P<path>[^'\n]+)')?", r"\bFile already exists\b"),
+    ("file_exists", r"""\bfile [`'\"]?(?P<path>[^\s`'\"]+)[`'\"]? already exists\b"""),
     ("is_directory", r"\bEISDIR\b", r"\bIsADirectoryError\b", r"\bis a directory\b"),
     ("path_not_found", r"\b(?:Path|Directory|Folder) (?:does not exist|not found)(?:: (?P<path>[^\n]+))?"),
     (

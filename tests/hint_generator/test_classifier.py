@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.hint_generator import OTHERS_KINDS, STUDENT_KINDS, classify
+from composer_replication.hint_generator import OTHERS_KINDS, STUDENT_KINDS, classify, dispatch
 from composer_replication.hint_generator.envelope import open_envelope
 
 
@@ -524,3 +524,44 @@ def test_of_a_long_text_the_beginning_and_the_end_are_read(unit: str) -> None:
 def test_odd_texts_are_classified_too(text: str) -> None:
     kind, _ = classify(text, tool_name="Bash", arguments={"command": ["a", 1], "path": 3})
     assert kind in STUDENT_KINDS
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("File does not exist. Note: your current working directory is /w/app.", None),
+        ("Path does not exist: /w/src. Note: your current working directory is /w/app.", "/w/src"),
+        ("Directory does not exist: src. Note: your current working directory is /w/app. Did you mean lib?", "src"),
+        ("File does not exist: a.py. Did you mean b.py?", "a.py"),
+        ("File not found: my notes.md", "my notes.md"),
+    ],
+)
+def test_a_note_is_no_part_of_a_path(text: str, path: str | None) -> None:
+    _, details = classify(f"<tool_use_error>{text}</tool_use_error>", tool_name="Read", arguments={})
+    assert details.get("path") == path
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('No such tool available: Task" > <parameter name="prompt', "Task"),
+        ("No such tool available: Bash</invoke>", "Bash"),
+        ("No such tool available: Read<parameter", "Read"),
+        ("Unknown tool: Bash command=ls", 'Bash command="ls"'),
+        ("Unknown tool", "Read\n<parameter>"),
+        ("unsupported call: shell{", "shell{"),
+    ],
+)
+def test_a_name_with_more_than_the_name_is_a_malformed_call(text: str, name: str) -> None:
+    kind, details = classify(f"<tool_use_error>Error: {text}</tool_use_error>", tool_name=name, arguments={})
+    wanted = {"B": "Bash", "R": "Read", "T": "Task", "s": "shell"}[name[0]]
+    assert (kind, details["name"]) == ("malformed_call", wanted)
+    said = dispatch(kind, {"name": details["name"]})
+    assert said == f"Write the tool's name alone, `{wanted}`, and everything else into its arguments."
+
+
+@pytest.mark.parametrize(
+    "text", ["No such tool available: 'Raed'", "Unknown tool: mcp__a__b.", "No such tool available: Raed"]
+)
+def test_a_tool_that_does_not_exist_is_still_one(text: str) -> None:
+    assert classify(f"<tool_use_error>{text}</tool_use_error>", tool_name="Raed", arguments={})[0] == "tool_not_found"
