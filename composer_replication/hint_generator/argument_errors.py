@@ -44,7 +44,9 @@ _AVAILABLE = re.compile(
 )
 _SIGNATURE = re.compile(r"\bsignatures?:? +`?(?P<signature>[\w.-]+\([^\n]*?\))(?:`|\.?\s|\.?\Z|;)", re.IGNORECASE)
 _SUGGESTION = re.compile(
-    r"\b(?:Did you mean:?|a similar (?:argument|option|flag|value) exists:) [`'\"]?(?P<name>[^\s`'\"?]+)", re.IGNORECASE
+    r"\b(?:Did you mean(?::| this\?| one of these\?)?|a similar (?:argument|option|flag|value) exists:)"
+    r"\s(?:\s|npm (?:run|error) )*[`'\"]?(?P<name>(?!this\?)[^\s`'\"?]+)",
+    re.IGNORECASE,
 )
 _QUOTED_NAME = re.compile(r"[`'\"]([\w.$-]+)[`'\"]")
 _NAME = re.compile(r"[A-Za-z_][\w.:/-]*\Z")

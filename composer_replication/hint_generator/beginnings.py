@@ -30,6 +30,7 @@ _UNMISTAKABLE = re.compile(
             r"(?:[Ee]rror: )?apply_patch verification failed",
             r"(?:[Ee]rror: )?Failed to find (?:expected lines|context)\b[^\n]* in ",
             r"tool call error: ",
+            r"(?:exec_command|write_stdin) failed\b",
             r"failed to parse function arguments",
             r"failed in sandbox",
             r"\[?Your (?:proposed )?edit has introduced",

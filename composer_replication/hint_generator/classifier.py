@@ -35,6 +35,8 @@ _REFUSAL = re.compile(
     r"|failed to parse function arguments|InputValidationError|Missing required (?:parameter|argument)"
     r"|Your (?:output|response) (?:could not be parsed|was not formatted)|Please always provide EXACTLY ONE)"
 )
+# The file of an edit that was refused: SWE-agent's, OpenHands'.
+_EDITED = re.compile(r"^(?:\[File: (?P<path>\S+) \(|(?P<named>/\S+):\d+$)", re.MULTILINE)
 # What a harness says behind a path.
 _REMARK = re.compile(r"\.? (?:Note: your current|Did you mean)")
 # More than a tool's name where the name should stand alone: the call was not written in the harness's format.
@@ -100,7 +102,9 @@ def _kind(
 ) -> tuple[str, dict[str, Any]]:
     body = _without_prefix(envelope.body)
     others = OTHERS_TEXTS.find(body)
-    is_command = envelope.exit_code is not None or runs_commands(tool_name, arguments)
+    # Codex takes a patch as a command too.
+    is_patch = command is not None and "*** Begin Patch" in command
+    is_command = not is_patch and (envelope.exit_code is not None or runs_commands(tool_name, arguments))
     # A command's own output may tell of a server's answer; it is then the command that failed.
     if others is not None and not (
         is_command and others[0] == "service_unavailable" and "api" not in others[1].re.groupindex
@@ -151,6 +155,8 @@ def _named_in(kind: str, body: str) -> dict[str, Any]:
     """What the text says about the right call."""
     if kind in ("type_error", "json_decode", "mcp_error", "runtime_error"):
         return wrong_parameters(body)
+    if kind == "edit_syntax_error" and (edited := _EDITED.search(body)) is not None:
+        return {"path": edited["path"] or edited["named"]}
     if kind in ("file_not_found", "path_not_found"):
         return suggested_name(body)
     if kind in ("tool_not_found", "unknown_name"):

@@ -69,7 +69,8 @@ _COMPILERS = frozenset(
 )
 
 _CRASH = re.compile(
-    r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b[^\n]*$|^panic: [^\n]*$",
+    r"^(?:Uncaught )?(?:[a-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b[^\n]*$"
+    r"|^panic: [^\n]*$",
     re.MULTILINE,
 )
 # Of failing tests, if no place is named.
@@ -77,15 +78,16 @@ _TEST_LINES = (
     re.compile(r"^E   +(?P<line>\S[^\n]*)", re.MULTILINE),
     re.compile(r"^(?P<line>FAILED \S+::[^\n]*)", re.MULTILINE),
     re.compile(r"^\s*(?P<line>--- FAIL: \S+)", re.MULTILINE),
+    re.compile(r"^\s*(?P<line>(?:FAIL|×|✕) +\S[^\n]*)", re.MULTILINE),
     re.compile(r"^\s*(?P<line>(?:Assertion\w*|\w*Error): [^\n]+)", re.MULTILINE),
 )
 # Lines with which task runners and package managers announce what they run.
 _NOISE = re.compile(
-    r"^(?:\s*$|> |\$ |\+ |\[\w[\w:-]*\] \$ |=+$|-+$|npm (?:warn|notice)|yarn run|info |warning:|WARN|Warning:"
+    r"^(?:\s*$|> |\$ |\+ |### Error$|npm (?:error|ERR!)(?:$| (?:code|errno|syscall|path) )"
+    r"|\[\w[\w:-]*\] \$ |=+$|-+$|npm (?:warn|notice)|yarn run|info |warning:|WARN|Warning:"
     r"|make(?:\[\d+\])?: Entering"
     r"|\s*%? ?Total +%|\s+Dload|exit status \d|Exit code|\?\s+\S+\s+\[no test files\]|ok\s+\S+)"
 )
-_INTERPRETER = re.compile(r"(?:python[\d.]*|node|bun|deno|ruby|perl|php|(?:ba|z|da)?sh)\Z")
 # What mise puts before each line of a task.
 _TASK = re.compile(r"^\[[a-z][\w:.-]*\] (?!\$ )", re.MULTILINE)
 # Exit codes of a process that was ended from outside, also as Python gives them.
@@ -117,6 +119,8 @@ _ASKING = frozenset(
         "[[",
         "pgrep",
         "which",
+        "lsof",
+        "pidof",
         "-v",
     ]  # command -v
 )
@@ -138,7 +142,7 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
     output = _TASK.sub("", output)
     details: dict[str, object] = {}
     if parts:
-        details["command_name"] = _named(parts)
+        details["command_name"] = _named(parts, output)
     if exit_code == 124 and "imed out" not in output:
         return "timeout", details
     if exit_code in _SIGNALS and len(output) < _LONGEST_NOTICE and _ENDED.match(output) is not None:
@@ -166,7 +170,7 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
         if not meant_for_the_program(pattern, parts):
             return "no_match", {**details, "error_line": match[0].strip()}
         details["name"] = pattern
-    if kind == "bad_option":
+    if kind in ("bad_option", "unknown_name"):
         details |= suggested_name(output)
         if offered := available_names(output).get("available"):
             details["available_names"] = offered
@@ -196,9 +200,9 @@ def _asked(parts: Sequence[list[str]], output: str) -> bool:
     if last is None:
         return False
     if last[0] == "git":
-        if "grep" not in last[1:4] and not (
-            "diff" in last and not {"--exit-code", "--quiet", "--no-index"}.isdisjoint(last)
-        ):
+        asking = {"grep", "check-ignore", "merge-base", "show-ref"} & set(last[1:4])
+        compares = "diff" in last and {"--exit-code", "--quiet", "--no-index"} & set(last)
+        if not asking and not compares:
             return False
     elif last[0] not in _ASKING:
         return False
@@ -250,14 +254,13 @@ def _asks_for_checks(part: list[str]) -> bool:
     return "checks" in part[1:4] or (part[1:2] == ["run"] and "--exit-status" in part)
 
 
-def _named(parts: Sequence[list[str]]) -> str:
-    """The program whose failure most likely shows: the last one that is not there to move about or to cut output."""
+def _named(parts: Sequence[list[str]], output: str) -> str | None:
+    """The program that failed: the only one that does not just move about or cut output, or the one that says so."""
     passing = {"cd", "echo", "head", "tail", "cat", "export", "source", "set", "tee", "sleep", "true", "done", "fi"}
-    named = [part for part in parts if part[0] not in passing]
-    program, *words = named[-1] if named else parts[0]
-    if _INTERPRETER.match(program) is not None and words and words[0][0] not in "-<'":
-        return words[0].rpartition("/")[2]
-    return program
+    names = list(dict.fromkeys(part[0] for part in parts if part[0] not in passing)) or [parts[0][0]]
+    if len(names) == 1:
+        return names[0]
+    return next((name for name in names if re.search(rf"^{re.escape(name)}: ", output, re.MULTILINE)), None)
 
 
 def _by_command(parts: Sequence[list[str]]) -> str:

@@ -9,7 +9,10 @@ from composer_replication.hint_generator.context import HintContext
 from composer_replication.hint_generator.git_refusals import advice_on
 from composer_replication.hint_generator.wording import code, error_line, names, path
 
-_ERROR = re.compile(r"(?:\S+: )?[Ee]rror: |fatal: ")
+_ERROR = re.compile(r"\A(?:(?P<program>\S+): )?(?:[Ee]rror|ERROR|fatal): ")
+_SHELL = re.compile(r"\A\S*sh: (?:line \d+: )?")
+# What a program says of its own waiting, not a harness of a command.
+_WAITED = re.compile(r"\A(?!(?:The )?[Cc]ommand\b).*(?:\btimed out\b|TimeoutError)")
 _CREATING = re.compile(r"\b(?:cannot (?:create|touch)|failed to create|mkdir:)")
 
 
@@ -45,7 +48,11 @@ def hint_shell_syntax(ctx: HintContext) -> str:
 
 
 def hint_bad_option(ctx: HintContext) -> str:
-    line = _ERROR.sub("", error_line(ctx)).removeprefix(f"{ctx.get('command_name')}: ").partition(". ")[0]
+    line, program = error_line(ctx).partition(". ")[0], _command(ctx, "The command")
+    if (prefix := _ERROR.match(line)) is not None:
+        program = code(prefix["program"]) if prefix["program"] else program
+        line = line[prefix.end() :]
+    line = line.removeprefix(f"{ctx.get('command_name')}: ")
     if line.lower().startswith("usage: "):
         return f"Call {_command(ctx)} as its usage says: {line[len('usage: ') :]}."
     if line:
@@ -55,7 +62,7 @@ def hint_bad_option(ctx: HintContext) -> str:
             then = f"Available: {names(ctx['available_names'], 40)}."
         else:
             then = "Look its options up with `--help` first."
-        return f"{_command(ctx, 'The command')} would answer: {line}. {then}"
+        return f"{program} would answer: {line}. {then}"
     return f"Use only options that {_command(ctx)} has; `--help` lists them."
 
 
@@ -98,10 +105,10 @@ def hint_compile_error(ctx: HintContext) -> str:
 
 
 def hint_git_error(ctx: HintContext) -> str:
-    line = _ERROR.sub("", error_line(ctx)).rstrip("?")
+    line = _ERROR.sub("", error_line(ctx))
     if not line:
         return "Make sure that git can do this in the repository as it stands."
-    return f"git would answer: {line}. {advice_on(line)}".strip()
+    return f"git would answer: {line}. {advice_on(line)}".rstrip()
 
 
 def hint_traceback(ctx: HintContext) -> str:
@@ -112,6 +119,9 @@ def hint_traceback(ctx: HintContext) -> str:
 
 
 def hint_timeout(ctx: HintContext) -> str:
+    line = error_line(ctx)
+    if _WAITED.search(line) is not None:
+        return f"This would wait in vain: {line}. Make sure that what it waits for comes."
     return (
         f"{_command(ctx, 'This')} takes longer than is allowed here. "
         "Do less at once, set a longer timeout, or run it in the background."
@@ -121,7 +131,8 @@ def hint_timeout(ctx: HintContext) -> str:
 def hint_command_failed(ctx: HintContext) -> str:
     line, exit_code = error_line(ctx), ctx.get("exit_code")
     if line:
-        return f"{_command(ctx, 'The command')} would fail{_because(ctx)}. Change the command or what it works on."
+        line = _SHELL.sub("", line).removeprefix(f"{ctx.get('command_name')}: ")
+        return f"{_command(ctx, 'The command')} would fail: {line}. Change the command or what it works on."
     ends = f"end with exit code {exit_code}" if exit_code is not None else "fail"
     return (
         f"{_command(ctx, 'The command')} would {ends} and print nothing. "

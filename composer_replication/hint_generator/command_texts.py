@@ -51,6 +51,7 @@ OUTPUT_TEXTS = Rules(
         r"(?:python[\d.]*|\bpy): No module named (?P<name>[\w.]+)$",
         r"\btarget shim binary not found\b",
     ),
+    ("command_not_found", r"\bFailed to spawn: `(?P<name>[^`\n]+)`"),
     (
         "command_not_found",
         r"\bcould not determine executable to run\b",
@@ -67,8 +68,12 @@ OUTPUT_TEXTS = Rules(
         r"^error: Script not found \"(?P<script>[^\"]+)",
     ),
     ("type_error", r"^usage: str_replace_editor\b"),
+    # code that stands in the command itself
+    ("traceback", r'^(?: +File "<(?:string|stdin)>", line \d+\n|\[eval\]:\d+\n)(?:[^\n]*\n){1,4}\w*Error: '),
     # what a test runner or a checker was pointed at
     ("missing_file_in_command", r"^ERROR: file or directory not found: (?P<path>[^\n]+)"),
+    ("missing_file_in_command", r"\berror TS(?:5057|5058|6053): [^\n]*'(?P<path>[^'\n]+)'"),
+    ("bad_option", r"\berror TS(?:5023|5025|6044|6046): ", r"^ERROR: Wrong expression passed to "),
     ("missing_file_in_command", r"^E902 No such file or directory[^\n]*\n *--> (?P<path>[^\s:]+)"),
     ("missing_file_in_command", r"^(?P<path>[^\s:]+)(?::\d+:\d+: E902|: error: Cannot read file:) No such file"),
     (
@@ -238,6 +243,13 @@ OUTPUT_TEXTS = Rules(
         r"\bpanicked at\b",
         r"^\*\* \(\w[\w.]*\)",
     ),
+    (
+        "bad_pattern",
+        r"\bregex parse error\b",
+        r"^(?:\w?grep|sed|awk|rg)[^\n]*(?:[Ii]nvalid (?:regular expression|preceding|range|command code)|[Uu]nmatched "
+        r"|parentheses not balanced|brackets \(\[ \]\) not balanced|unknown command|unknown option to|extra characters"
+        r"|unterminated|undefined label|repetition-operator|command expects)",
+    ),
     # usage
     (
         "missing_file_in_command",
@@ -256,7 +268,8 @@ OUTPUT_TEXTS = Rules(
         r"\bthe following required arguments\b",
         r"\binvalid choice: ",
         r"^\S+: error: (?:argument |ambiguous option|one of the arguments)",
-        r"\b(?:Missing|Invalid value for)(?: argument| option| parameter)? '",
+        r"\bMissing (?:argument|option|parameter) '",
+        r"\bInvalid value for '",
         r"\bGot unexpected extra argument",
     ),
     (
@@ -275,13 +288,6 @@ OUTPUT_TEXTS = Rules(
         r"\bmissing (?:file )?argument\b",
         r"\bunknown (?:primary|predicate)\b",
         r"\bUnknown JSON field\b",
-    ),
-    (
-        "bad_pattern",
-        r"\bregex parse error\b",
-        r"^(?:\w?grep|sed|awk|rg)[^\n]*(?:[Ii]nvalid (?:regular expression|preceding|range)|[Uu]nmatched "
-        r"|parentheses not balanced|brackets \(\[ \]\) not balanced|unknown command|extra characters"
-        r"|unterminated|undefined label|repetition-operator)",
     ),
     ("missing_file_in_command", r"^error: could not find `(?P<path>[^`\n]+)` in `"),
     (
@@ -325,6 +331,20 @@ OUTPUT_TEXTS = Rules(
         r"^Node\.js v\d",
     ),
     # the rest
+    (
+        "http_error",
+        r"\bConnection refused\b",
+        r"\bECONNREFUSED\b",
+        r"\bENOTFOUND\b",
+        r"\bETIMEDOUT\b",
+        r"\bconnect\b[^\n]*\btimed out\b",
+        r"\bCannot connect to the Docker daemon\b",
+        r"\bconnection to server\b[^\n]*\bfailed: ",
+        r"\bERR_CONNECTION\w*",
+    ),
+    ("permission_denied", r"""\b[Pp]ermission denied(?:: |, \w+ )['\"](?P<path>[^'\"\n]+)['\"]"""),
+    ("permission_denied", r"""['\"‘](?P<path>[^'\"’\n]+)['\"’]: (?:Permission denied|Operation not permitted)"""),
+    ("permission_denied", r": (?P<path>[^\s:]+): (?:Permission denied|Operation not permitted)"),
     (
         "permission_denied",
         r"\bPermission denied\b",
@@ -383,6 +403,7 @@ OUTPUT_TEXTS = Rules(
         "file_exists",
         r"\b(?:[Ff]ile|[Dd]irectory|[Ff]older|[Pp]ath|destination) ['\"`](?P<path>[^'\"`\n]+)['\"`] already exists\b",
     ),
+    ("http_error", r"\breturned error: (?P<status>[45]\d\d)\b"),
     (
         "http_error",
         r"\bcurl: \(\d+\)",
@@ -390,14 +411,7 @@ OUTPUT_TEXTS = Rules(
         r"\bHTTP (?P<code>[45]\d\d)\b",
         r"\bstatus code:? (?P<number>[45]\d\d)\b",
     ),
-    (
-        "http_error",
-        r"\bConnection refused\b",
-        r"\bECONNREFUSED\b",
-        r"\bENOTFOUND\b",
-        r"\bGraphQL: ",
-        r"\bERR_CONNECTION\w*",
-    ),
-    ("timeout", r"\btimed out\b", r"\bTimeoutError\b", r"\bETIMEDOUT\b"),
-    ("traceback", r"^\w*(?:Error|Exception): "),
+    ("http_error", r"\bGraphQL: "),
+    ("timeout", r"\btimed out\b", r"\bTimeoutError\b"),
+    ("traceback", r"^\w+(?:Error|Exception): "),
 )

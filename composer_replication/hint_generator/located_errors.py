@@ -55,6 +55,9 @@ _TESTS = _compiled(
     rf"^(?P<cause>\w*Error: [^\n]+)\n{_MORE} *(?:❯ (?:\S+ )?|File: ){_FRAME}",
     rf"^ +● [^\n]+\n\n +(?P<cause>\S[^\n]*)\n{_MORE} +at (?:[^\n(]*\()?{_FRAME}",
     rf"^ *(?P<cause>(?:\w*E|e)rror(?: \[\w+\])?: [^\n]+)\n{_MORE} +at (?:[^\n(]*\()?{_FRAME}",
+    # rspec, mix
+    rf"^ +Failure/Error: (?P<cause>[^\n]+)\n{_MORE} +# (?P<place>\./[^\s:]+:\d+)",
+    r"^ +(?P<place>test/\S+\.exs:\d+)\n +(?P<cause>\S[^\n]*)",
     # Rust, unittest
     r"panicked at (?P<place>[^\s:']+:\d+:\d+):\n(?P<cause>[^\n]+)",
     r"panicked at '(?P<cause>[^\n]+)', (?P<place>[^\s:]+:\d+:\d+)",

@@ -193,7 +193,7 @@ OTHER_TEXTS = Rules(
     (
         "unknown_name",
         r"""\bUnknown (?:skill|agent|task|slash command|command|subagent|resource"""
-        r"""|workflow)\b(?: type)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
+        r"""|workflow|process|session)\b(?: type| id)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
     ),
     (
         "unknown_name",
@@ -210,7 +210,7 @@ OTHER_TEXTS = Rules(
     (
         "blocked_command",
         r"\A(?P<name>[\w.-]+) in '[^\n]*' was blocked",
-        r"\ABlocked: (?P<blocked>[^\n]{1,100})",
+        r"\ABlocked: (?P<blocked>[^\n]{1,100}?)(?:\. |\.?\n|\.?\Z)",
         r"\bblocked by policy\b",
     ),
     ("blocked_command", r"""\bOperation ['\"`](?P<name>[^'\"`\n]{1,60})['\"`] is not supported by this environment"""),

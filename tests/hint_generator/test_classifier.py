@@ -238,7 +238,7 @@ EXITS = [
     ("service_unavailable", 1, "FetchError: https://registry.yarnpkg.com/x: connect ETIMEDOUT 1.2.3.4:443", "yarn"),
     ("service_unavailable", 1, 'API Error: 529 {"type":"overloaded_error"}', "claude -p hi"),
     ("test_failure", 1, "FAILED a.py::b - Temporary failure in name resolution\n=== 1 failed in 1s ===", "pytest"),
-    ("timeout", 1, "Error: connect ETIMEDOUT 10.0.0.1:5432", "./migrate"),
+    ("http_error", 1, "Error: connect ETIMEDOUT 10.0.0.1:5432", "./migrate"),
     # an exit of 1 that says no, or that two things differ
     ("no_match", 1, "", "grep x a.py"),
     ("no_match", 1, "", "cd a && ls | grep -i x 2>/dev/null"),
@@ -443,6 +443,18 @@ def test_a_reminder_behind_the_text_changes_nothing(row: Any) -> None:
             {"path": "/w/a.py", "error_line": "File does not exist."},
         ),
         (wrapped("Path does not exist: /w/src"), tool("Grep"), {"path": "/w/src"}),
+        (
+            "Your proposed edit has introduced new syntax error(s).\n\n- E999 Syntax\n[File: /w/a.py (9 lines)]",
+            tool("edit"),
+            {"path": "/w/a.py"},
+        ),
+        (
+            "[Your proposed edit has introduced new syntax error(s).]\n/w/a.tsx:22\n[x]",
+            tool("run_ipython"),
+            {"path": "/w/a.tsx"},
+        ),
+        ("### Error\nRef e12 not there.", tool("mcp__b__click"), {"error_line": "Ref e12 not there."}),
+        (wrapped("Blocked: sleep 120. Use a task to wait."), bash("sleep 120"), {"name": "sleep 120"}),
         ("Found 3 matches of the string to replace, but", tool("Edit", file_path="a"), {"matches": 3, "path": "a"}),
         (
             "File content (33320 tokens) exceeds maximum allowed tokens (25000).",

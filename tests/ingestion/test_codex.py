@@ -615,16 +615,47 @@ def test_errors_that_only_their_text_shows(tmp_path: Path, kind: str, text: str,
     asked, answered = marked(tmp_path, wrap(text))
     assert (answered.is_error, answered.error_kind) == (True, kind)
     assert asked.tool_error == kind
+    assert asked.error_meta is not None
     if kind == "edit_no_match":
         assert asked.error_meta["path"] == "src/a.py"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("edit_no_match", "apply_patch verification failed: Failed to find expected lines in src/a.py:\n    return 1"),
+        ("edit_no_match", "error: Failed to find expected lines in src/a.py:\n    return 1"),
+        ("edit_no_match", "Exit code: 1\nWall time: 0 seconds\nOutput:\nFailed to find expected lines in src/a.py:\nx"),
+        ("malformed_call", "apply_patch verification failed: invalid hunk at line 2, '@' is not a valid hunk header"),
+        (
+            "malformed_call",
+            "Exit code: 1\nWall time: 0 seconds\nOutput:\nInvalid patch hunk on line 2: '@' is no header",
+        ),
+        ("malformed_call", json.dumps({"output": "Invalid patch: the first line\n", "metadata": {"exit_code": 1}})),
+    ],
+)
+def test_patches_that_the_shell_was_given(tmp_path: Path, kind: str, text: str) -> None:
+    asked, answered = marked(tmp_path, text, tool="shell", arguments='{"command": ["apply_patch", "*** Begin Patch"]}')
+    assert (answered.is_error, asked.tool_error) == (True, kind)
+    assert asked.error_meta is not None
+    assert asked.error_meta.get("path") == ("src/a.py" if kind == "edit_no_match" else None)
+
+
+def test_a_process_that_is_not_there(tmp_path: Path) -> None:
+    asked, answered = marked(tmp_path, "write_stdin failed: Unknown process id 4711", tool="write_stdin")
+    assert (answered.is_error, asked.tool_error) == (True, "unknown_name")
+    assert asked.error_meta is not None
+    assert asked.error_meta["name"] == "4711"
 
 
 def test_a_server_that_answers_with_an_error(tmp_path: Path) -> None:
     text = "tool call error: tool call failed for `tickets/get`\n\nCaused by:\n    Mcp error: -32603: no ticket T-9"
     asked, answered = marked(tmp_path, text, tool="mcp__tickets__get")
     assert (answered.is_error, asked.tool_error) == (True, "mcp_error")
+    assert asked.error_meta is not None
     assert asked.error_meta["error_message"] == "Mcp error: -32603: no ticket T-9"
     asked, _ = marked(tmp_path, "tool call error: unknown ticket T-9", tool="mcp__tickets__get")
+    assert asked.error_meta is not None
     assert asked.error_meta["error_message"] == "tool call error: unknown ticket T-9"
 
 
