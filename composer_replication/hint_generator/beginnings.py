@@ -86,7 +86,6 @@ def begins_like_an_error(text: str) -> bool:
 
 
 def ends_in_a_traceback(text: str) -> bool:
-    """Whether a text's last lines are a Python traceback, from its first line to what was raised."""
-    start = text.rfind(TRACEBACK)
-    at_line_start = start == 0 or (start > 0 and text[start - 1] == "\n")
-    return at_line_start and _TO_THE_END.match(text, start + len(TRACEBACK)) is not None
+    """Whether a text's last lines, after others, are a Python traceback, to the line that names what was raised."""
+    start = text.rfind(f"\n{TRACEBACK}\n")
+    return start >= 0 and _TO_THE_END.match(text, start + len(TRACEBACK) + 1) is not None

@@ -124,6 +124,10 @@ _ASKING = frozenset(
         "-v",
     ]  # command -v
 )
+# They move about or cut output.
+_PASSING = frozenset(
+    ["cd", "echo", "head", "tail", "cat", "export", "source", "set", "tee", "sleep", "true", "done", "fi"]
+)
 _NEVER_FAILING = frozenset(["echo", "printf", "true"])
 # Their answers, which may quote anything.
 _ANSWER = re.compile(
@@ -256,8 +260,7 @@ def _asks_for_checks(part: list[str]) -> bool:
 
 def _named(parts: Sequence[list[str]], output: str) -> str | None:
     """The program that failed: the only one that does not just move about or cut output, or the one that says so."""
-    passing = {"cd", "echo", "head", "tail", "cat", "export", "source", "set", "tee", "sleep", "true", "done", "fi"}
-    names = list(dict.fromkeys(part[0] for part in parts if part[0] not in passing)) or [parts[0][0]]
+    names = list(dict.fromkeys(part[0] for part in parts if part[0] not in _PASSING)) or [parts[0][0]]
     if len(names) == 1:
         return names[0]
     return next((name for name in names if re.search(rf"^{re.escape(name)}: ", output, re.MULTILINE)), None)
@@ -276,6 +279,6 @@ def _by_command(parts: Sequence[list[str]]) -> str:
             part[0] in ("go", "cargo", "npm", "pnpm", "yarn", "bun", "swift") and "build" in words
         ):
             return "compile_error"
-        if part[0] == "git":
-            return "git_error"
+    if any(part[0] == "git" for part in parts) and all(part[0] in _PASSING | {"git"} for part in parts):
+        return "git_error"
     return "command_failed"

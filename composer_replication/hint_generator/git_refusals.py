@@ -10,7 +10,7 @@ _HOOK = "Make the checks of the hook pass first."
 
 # Causes before what follows from them. Groups of a pattern may stand in its advice.
 _ADVICE = tuple(
-    (re.compile(rf"^.*(?:{pattern}).*", re.MULTILINE), advice)
+    (re.compile(pattern), advice)
     for pattern, advice in (
         (r"not a git repository", "Change into the repository first."),
         (r"dubious ownership", "Allow it with `git config --global --add safe.directory`."),
@@ -37,10 +37,10 @@ _ADVICE = tuple(
         (r"You are not currently on a branch", "Check out a branch first, or make one."),
         (r"No such remote|does not appear to be a git repository", "Use a remote that `git remote -v` shows."),
         (r"pathspec '[^'\n]+' did not match", "Use a name that `git ls-files` or `git branch -a` shows."),
-        (r"path '.+' (?:does not exist|exists on disk, but not) in '", "Use a path that this revision has."),
+        (r"path '[^'\n]+' (?:does not exist|exists on disk, but not) in '", "Use a path that this revision has."),
         (r"unknown revision|bad revision|invalid (?:reference|upstream)|[Nn]ot a valid object name", _UNKNOWN),
         (r"not something we can merge|couldn't find remote ref|src refspec \S+ does not match", _UNKNOWN),
-        (r"(?:branch|tag|remote)\b.* already exists|'.+' (?:already exists|is already (?:used|checked))", _EXISTS),
+        (r"(?:branch|tag|remote)\b.* already exists|' (?:already exists|is already (?:used|checked))", _EXISTS),
         (r"nothing to commit", "Commit only after a change."),
         (r"(?:no changes|nothing) added to commit", "Stage the changes with `git add` first."),
         (r"ignored by one of your \.gitignore files:\s+\S+", "Leave them out."),
@@ -57,7 +57,8 @@ def refusal_in(output: str) -> str | None:
     for pattern, _ in _ADVICE:
         found = pattern.search(output)
         if found is not None:
-            return _PREFIX.sub("", " ".join(found[0].split()))
+            start, end = output.rfind("\n", 0, found.start()) + 1, output.find("\n", found.end())
+            return _PREFIX.sub("", " ".join(output[start : end if end >= 0 else None].split()))
     return None
 
 

@@ -90,6 +90,7 @@ def test_hints_do_not_speak_of_an_error_that_has_not_happened(kind: str) -> None
         ("edit_before_read", {"path": "a.py"}, "Read `a.py` before you edit or overwrite it."),
         ("edit_stale", {"path": "a.py"}, "Read `a.py` again before you edit it: it has changed since you read it."),
         ("is_directory", {"path": "/w"}, "`/w` is a directory: list it, and open a file in it."),
+        ("file_exists", {"path": "a.py"}, "`a.py` exists already: edit it, or choose another name."),
         (
             "blocked_command",
             {"name": "sleep 120", "error_message": "Blocked: sleep 120. Use a background task to wait. And more."},
