@@ -124,6 +124,8 @@ _ASKING = frozenset(
         "-v",
     ]  # command -v
 )
+# `[ -f a ] && ls a`
+_CONDITION = re.compile(r"(?:^|[;&|(])\s*(?:\[\[?|test|[ef]?grep|rg|which|diff|cmp)\s[^|;&\n]*&&")
 # They move about or cut output.
 _PASSING = frozenset(
     ["cd", "echo", "head", "tail", "cat", "export", "source", "set", "tee", "sleep", "true", "done", "fi"]
@@ -154,6 +156,8 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
     if exit_code == 1 and _asked(parts, output):
         return "no_match", details
     if not output.strip():
+        if exit_code == 1 and command and _CONDITION.search(command) is not None:
+            return "no_match", details
         # 127 without a word is still a program that is not there.
         return ("command_not_found" if exit_code == 127 else "command_failed"), details
     if any(map(_asks_for_checks, parts)) and (checks := _CHECKS.search(output)) is not None:

@@ -300,8 +300,8 @@ OUTPUT_TEXTS = Rules(
     (
         "git_error",
         r"^(?:fatal|remote): ",
-        r"^error: (?:pathspec|failed to push|Your local changes|cannot |src refspec|could not|unable to"
-        r"|The following untracked|patch failed|No such remote|branch |you need to)",
+        r"^error: (?:pathspec|failed to push|Your local changes|cannot (?:pull|rebase|lock|delete)|src refspec"
+        r"|could not apply|The following untracked|patch failed|No such remote|you need to resolve)",
     ),
     (
         "git_error",
@@ -313,7 +313,6 @@ OUTPUT_TEXTS = Rules(
         r"\bpre-commit hook\b",
         r"^husky - ",
         r"^- hook id: ",
-        r"^hint: ",
     ),
     (
         "git_error",
@@ -411,7 +410,6 @@ OUTPUT_TEXTS = Rules(
         r"\bHTTP (?P<code>[45]\d\d)\b",
         r"\bstatus code:? (?P<number>[45]\d\d)\b",
     ),
-    ("http_error", r"\bGraphQL: "),
     ("timeout", r"\btimed out\b", r"\bTimeoutError\b"),
     ("traceback", r"^\w+(?:Error|Exception): "),
 )

@@ -30,6 +30,12 @@ _CHECKS = _compiled(
     # eslint: the file on a line of its own
     rf"^{_FILE}\n(?: +\d+:\d+ +warning [^\n]*\n)* +(?P<line>\d+):(?P<column>\d+) +(?P<cause>(?:error|✖) [^\n]+)",
     rf"^{_FILE}\n +(?P<line>\d+):(?P<column>\d+) +(?P<cause>(?:warning|⚠) [^\n]+)",
+    # black; vite, webpack; kotlinc; mix
+    r"^error: cannot format (?P<file>[^\s:]+): Cannot parse[^:\n]*: (?P<line>\d+):(?P<column>\d+): (?P<cause>[^\n]+)",
+    rf"^(?P<cause>[^\n]+)\nfile: {_PLACE}",
+    r"^ERROR in (?P<file>\S+?)[: ](?P<line>\d+):(?P<column>\d+)[^\n]*\n(?P<cause>[^\n]+)",
+    rf"^e: (?:file://)?{_PLACE}:? (?P<cause>[^\n]+)",
+    rf"^ *(?P<cause>error: [^\n]+)\n{_MORE} *└─ (?P<place>[^\s:]+:\d+:\d+)",
     # biome, svelte-check and next, esbuild, shellcheck
     rf"^{_PLACE} (?P<rule>[a-zA-Z]\S*)[^\n]*\n\s*[×✖] (?P<cause>[^\n]+)",
     rf"^{_PLACE}\n(?P<cause>(?:[A-Z][a-z]+ )?[Ee]rror\b[^\n]*)",

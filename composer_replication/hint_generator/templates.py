@@ -134,6 +134,8 @@ def hint_http_error(ctx: HintContext) -> str:
     if status in (404, 410):
         return f"That address answers {status}: there is no such page. Find the right address before you fetch it."
     line = error_line(ctx)
+    if line and status is not None and 400 <= status < 500:
+        return f"The server would refuse this request: {line}. Check what it is given."
     if line:
         return f"Check that the address is right and that its server answers: {line}."
     return "Check that the address is right and that its server answers before you rely on it."
