@@ -22,7 +22,7 @@ def _compiled(*patterns: str) -> tuple[re.Pattern[str], ...]:
 
 _CHECKS = _compiled(
     # ruff, ty, rustc: the cause above an arrow
-    r"^(?P<cause>(?:error(?:\[[\w-]+\])?: |[A-Z]+\d+ |invalid-syntax: )[^\n]*)\n *--> (?P<place>\S+:\d+:\d+)$",
+    r"^(?P<cause>(?:error\[[\w-]+\]: |[A-Z]+\d+ |(?!warning|note|help)[a-z-]+: )[^\n]*)\n *--> (?P<place>\S+:\d+:\d+)$",
     # mypy, pyright, tsc, gcc, javac, swiftc
     rf"^ *(?P<whole>{_PLACE}(?: -|:) (?:fatal )?error\b[^\n]*)",
     r"^(?P<file>\S+)\((?P<line>\d+),(?P<column>\d+)\): (?P<cause>error [^\n]+)",
@@ -61,6 +61,7 @@ _TESTS = _compiled(
     rf"^(?P<cause>\w*Error: [^\n]+)\n{_MORE} *(?:❯ (?:\S+ )?|File: ){_FRAME}",
     rf"^ +● [^\n]+\n\n +(?P<cause>\S[^\n]*)\n{_MORE} +at (?:[^\n(]*\()?{_FRAME}",
     rf"^ *(?P<cause>(?:\w*E|e)rror(?: \[\w+\])?: [^\n]+)\n{_MORE} +at (?:[^\n(]*\()?{_FRAME}",
+    rf"^ +error: (?:\|-\n +)?(?P<cause>\S[^\n]*)\n{_MORE} +stack: \|-\n[^\n(]*\(?{_FRAME}",
     # rspec, mix
     rf"^ +Failure/Error: (?P<cause>[^\n]+)\n{_MORE} +# (?P<place>\./[^\s:]+:\d+)",
     r"^ +(?P<place>test/\S+\.exs:\d+)\n +(?P<cause>\S[^\n]*)",
