@@ -251,7 +251,7 @@ def _line_of(kind: str, output: str, match: re.Match[str] | None) -> str:
             return str(crashes[-1] if "Traceback" in match[0] else crashes[0]).strip()
     start = output.rfind("\n", 0, match.end()) + 1 if "\n" not in match[0] else match.start()
     # Rich draws a box around a message.
-    line = output[start:].partition("\n")[0].strip(" │")
+    line = output[start:].partition("\n")[0].strip().strip("│ ")
     return line or telling_line(output[start:])
 
 
@@ -267,7 +267,7 @@ def _named(parts: Sequence[list[str]], output: str) -> str | None:
     names = list(dict.fromkeys(part[0] for part in parts if part[0] not in _PASSING)) or [parts[0][0]]
     if len(names) == 1:
         return names[0]
-    return next((name for name in names if re.search(rf"^{re.escape(name)}: ", output, re.MULTILINE)), None)
+    return next((name for name in names if f"\n{name}: " in f"\n{output}"), None)
 
 
 def _by_command(parts: Sequence[list[str]]) -> str:

@@ -59,7 +59,7 @@ def hint_bad_option(ctx: HintContext) -> str:
         if ctx.get("suggestion"):
             then = f"Use {code(ctx['suggestion'])}."
         elif ctx.get("available_names"):
-            then = f"Available: {names(ctx['available_names'], 40)}."
+            then = f"Available: {names(ctx['available_names'], 30)}."
         else:
             then = "Look its options up with `--help` first."
         return f"{program} would answer: {line}. {then}"

@@ -11,7 +11,7 @@ import re
 _FILE = r"(?P<file>[^\s:][^\n:]*\.\w+)"
 _PLACE = r"(?P<place>[^\s:]+\.\w+:\d+(?::\d+)?)"
 # Nobody's own code.
-_FOREIGN = r"(?!\S*(?:node_modules|node:|\bsrc/(?:testing|runtime|internal|reflect)/))"
+_FOREIGN = r"(?!\S*(?:node_modules|node:|/pkg/mod/|(?:go[\d.]*|libexec|x64)/src/(?:testing|runtime|internal|reflect)/))"
 _FRAME = rf"{_FOREIGN}(?P<place>(?:file://)?[^\s:()]+:\d+:\d+)"
 _MORE = r"(?:[^\n]*\n){0,60}?"
 
