@@ -38,12 +38,16 @@ _ZOD = re.compile(
 _AVAILABLE = re.compile(
     # not of "No such tool available: X"
     r"(?<!tool )\b(?:available|valid|known|supported|existing)"
-    r"(?: (?:tools?|functions?|agents?|skills?|names?|types?|commands?))*"
-    r"(?: are| is)?:\s*(?P<list>[^\n]*(?:\n\s*[-*] [^\n]+)*)|\btry one of:? \[?(?P<tries>[^\]\n]+)",
-    re.IGNORECASE,
+    r"(?: (?:tools?|functions?|agents?|skills?|names?|types?|commands?|fields))*"
+    r"(?: are| is)?:\s*(?P<list>[^\n]*(?:\n\s*[-*] [^\n]+|\n  \w+$)*)|\btry one of:? \[?(?P<tries>[^\]\n]+)",
+    re.IGNORECASE | re.MULTILINE,
 )
 _SIGNATURE = re.compile(r"\bsignatures?:? +`?(?P<signature>[\w.-]+\([^\n]*?\))(?:`|\.?\s|\.?\Z|;)", re.IGNORECASE)
-_SUGGESTION = re.compile(r"\bDid you mean:? [`'\"]?(?P<name>[^\s`'\"?]+)", re.IGNORECASE)
+_SUGGESTION = re.compile(
+    r"\b(?:Did you mean(?::| this\?| one of these\?)?|a similar (?:argument|option|flag|value) exists:)"
+    r"\s(?:\s|npm (?:run|error) )*[`'\"]?(?P<name>(?!this\?)[^\s`'\"?]+)",
+    re.IGNORECASE,
+)
 _QUOTED_NAME = re.compile(r"[`'\"]([\w.$-]+)[`'\"]")
 _NAME = re.compile(r"[A-Za-z_][\w.:/-]*\Z")
 _MOST_NAMES = 40

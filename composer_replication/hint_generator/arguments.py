@@ -60,6 +60,11 @@ _STARTERS = frozenset(
         "{",
     ]
 )
+_FILE_NAME = re.compile(r"[^-+\d]")
+_SHOWING = re.compile(
+    r"(?:cat|tac|zcat|bat|nl|head|tail|less|more|open|view|[ef]?grep|rg|sed|awk|cut|jq|find|xxd|strings|diff"
+    r"|git|gh|curl|docker|podman|kubectl|journalctl)\Z"
+)
 _RUNNERS = {"uv": "run", "poetry": "run", "pipenv": "run", "bundle": "exec", "pnpm": "exec", "npm": "exec"}
 
 
@@ -112,3 +117,12 @@ def programs(command: str) -> list[list[str]]:
         if words:
             found.append([words[0].rpartition("/")[2], *words[1:]])
     return found
+
+
+def shows_files(command: str) -> bool:
+    """Whether what a command prints last is text that it was asked to show: a file, a log, a page."""
+    parts = programs(command)
+    # Behind a pipe they show what the program before them prints.
+    while len(parts) > 1 and parts[-1][0] in ("head", "tail") and not any(map(_FILE_NAME.match, parts[-1][1:])):
+        parts.pop()
+    return bool(parts) and _SHOWING.match(parts[-1][0]) is not None

@@ -1,4 +1,4 @@
-"""How a result begins that is an error, for logs without an error flag. A file that tells of errors does not count."""
+"""How a failed result begins or ends, for logs without an error flag. A file that tells of errors does not count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _UNMISTAKABLE = re.compile(
             r"File content \([^)\n]*\) exceeds maximum",
             r"Invalid `\w+` parameter",
             r"Parameter `\w+` is required",
-            r"apply_patch verification failed",
+            r"(?:[Ee]rror: )?apply_patch verification failed",
+            r"(?:[Ee]rror: )?Failed to find (?:expected lines|context)\b[^\n]* in ",
+            r"tool call error: ",
+            r"(?:exec_command|write_stdin) failed\b",
             r"failed to parse function arguments",
             r"failed in sandbox",
             r"\[?Your (?:proposed )?edit has introduced",
@@ -69,6 +72,9 @@ _LIKELY = re.compile(
     )
 )
 _LONGEST_MESSAGE = 2_000
+TRACEBACK = "Traceback (most recent call last):"
+# Frames, then what was raised; behind it at most the prompt of SWE-agent's shell.
+_TO_THE_END = re.compile(r"\n(?:[ \t][^\n]*\n)+[A-Za-z_][\w.]*(?:: [^\n]*)?\s*(?:\([A-Z][^\n]*\)\s*|bash-\$\s*)*\Z")
 
 
 def begins_like_an_error(text: str) -> bool:
@@ -77,3 +83,9 @@ def begins_like_an_error(text: str) -> bool:
     if _UNMISTAKABLE.match(head) is not None:
         return True
     return len(text) <= _LONGEST_MESSAGE and _LIKELY.match(head) is not None
+
+
+def ends_in_a_traceback(text: str) -> bool:
+    """Whether a text's last lines, after others, are a Python traceback, to the line that names what was raised."""
+    start = text.rfind(f"\n{TRACEBACK}\n")
+    return start >= 0 and _TO_THE_END.match(text, start + len(TRACEBACK) + 1) is not None

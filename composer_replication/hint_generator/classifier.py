@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from composer_replication.hint_generator.argument_errors import available_names, suggested_name, wrong_parameters
-from composer_replication.hint_generator.arguments import command_of, path_of, runs_commands
-from composer_replication.hint_generator.beginnings import begins_like_an_error
+from composer_replication.hint_generator.arguments import command_of, path_of, runs_commands, shows_files
+from composer_replication.hint_generator.beginnings import TRACEBACK, begins_like_an_error, ends_in_a_traceback
 from composer_replication.hint_generator.command_output import classify_output, telling_line
 from composer_replication.hint_generator.envelope import Envelope, clean, open_envelope
 from composer_replication.hint_generator.rules import Rules
@@ -35,6 +35,13 @@ _REFUSAL = re.compile(
     r"|failed to parse function arguments|InputValidationError|Missing required (?:parameter|argument)"
     r"|Your (?:output|response) (?:could not be parsed|was not formatted)|Please always provide EXACTLY ONE)"
 )
+# The file of an edit that was refused: SWE-agent's, OpenHands'.
+_EDITED = re.compile(r"^(?:\[File: (?P<path>\S+) \(|(?P<named>/\S+):\d+$)", re.MULTILINE)
+# What a harness says behind a path.
+_REMARK = re.compile(r"\.? (?:Note: your current|Did you mean)")
+# More than a tool's name where the name should stand alone: the call was not written in the harness's format.
+_NAME_AND_MORE = re.compile(r"""\b(?:tool(?: available)?|call): (?P<name>[\w.-]+)(?:["'<>{(=]|\s+\w+=)""")
+_CALLED_WITH_MORE = re.compile(r"""["'<\s]*(?P<name>[\w.-]+)["'<>{}()=\s]""")
 # Words before the message itself.
 _PREFIXES = ("Error executing tool", "Error calling tool", "Error:", "ERROR:", "error:")
 
@@ -55,11 +62,11 @@ def classify(
         arguments: the call's arguments, as far as they could be parsed.
         is_error: what the log says. If it says nothing (False), a text that does not look like an error is of kind "".
     """
-    if not is_error and not looks_like_error(text):
-        return "", {}
     given = arguments or {}
-    envelope = open_envelope(text)
     command = command_of(given)
+    if not is_error and not looks_like_error(text, command):
+        return "", {}
+    envelope = open_envelope(text)
     kind, found = _kind(envelope, tool_name, given, command)
     details: dict[str, Any] = {key: value for key, value in found.items() if value not in (None, "")}
     if envelope.exit_code is not None:
@@ -72,12 +79,22 @@ def classify(
     return kind, details
 
 
-def looks_like_error(text: str) -> bool:
-    """Whether a result reads as a failed call, for logs without a flag. A text that merely tells of errors is none."""
+def looks_like_error(text: str, command: str | None = None) -> bool:
+    """Whether a result reads as a failed call, for logs without a flag. A text that merely tells of errors is none.
+
+    `command` is the command line that was run, if it was one: a traceback may be what a program died of, or a file's.
+    """
     if not text:
         return False
-    failed = open_envelope(text).failed
-    return begins_like_an_error(text) if failed is None else failed
+    envelope = open_envelope(text)
+    if envelope.failed is not None:
+        return envelope.failed
+    if command is not None and TRACEBACK in envelope.body:
+        if shows_files(command):
+            return False
+        if ends_in_a_traceback(envelope.body):
+            return True
+    return begins_like_an_error(envelope.body)
 
 
 def _kind(
@@ -85,7 +102,9 @@ def _kind(
 ) -> tuple[str, dict[str, Any]]:
     body = _without_prefix(envelope.body)
     others = OTHERS_TEXTS.find(body)
-    is_command = envelope.exit_code is not None or runs_commands(tool_name, arguments)
+    # Codex takes a patch as a command too.
+    is_patch = command is not None and "*** Begin Patch" in command
+    is_command = not is_patch and (envelope.exit_code is not None or runs_commands(tool_name, arguments))
     # A command's own output may tell of a server's answer; it is then the command that failed.
     if others is not None and not (
         is_command and others[0] == "service_unavailable" and "api" not in others[1].re.groupindex
@@ -100,6 +119,10 @@ def _kind(
     if found is None:
         found = _last_resort(body, command, tool_name, envelope)
     kind, details = found
+    if kind == "tool_not_found":
+        malformed = _NAME_AND_MORE.search(body) or _CALLED_WITH_MORE.match(tool_name)
+        if malformed is not None:
+            return "malformed_call", {"name": malformed["name"], "error_line": telling_line(body)}
     return kind, {**details, **_named_in(kind, body), "error_line": details.get("error_line") or telling_line(body)}
 
 
@@ -115,7 +138,7 @@ def _by_text(body: str, rules: Rules) -> tuple[str, dict[str, Any]] | None:
     if "matches" in groups:
         groups["matches"] = int(groups["matches"])
     if "path" in groups:
-        groups["path"] = groups["path"].strip().rstrip(".")
+        groups["path"] = _REMARK.split(groups["path"])[0].strip().rstrip(".")
     return kind, {**groups, **_status(groups)}
 
 
@@ -132,6 +155,8 @@ def _named_in(kind: str, body: str) -> dict[str, Any]:
     """What the text says about the right call."""
     if kind in ("type_error", "json_decode", "mcp_error", "runtime_error"):
         return wrong_parameters(body)
+    if kind == "edit_syntax_error" and (edited := _EDITED.search(body)) is not None:
+        return {"path": edited["path"] or edited["named"]}
     if kind in ("file_not_found", "path_not_found"):
         return suggested_name(body)
     if kind in ("tool_not_found", "unknown_name"):

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from composer_replication.hint_generator.argument_errors import available_names, suggested_name
 from composer_replication.hint_generator.arguments import programs
 from composer_replication.hint_generator.command_texts import OUTPUT_TEXTS
+from composer_replication.hint_generator.git_refusals import refusal_in
+from composer_replication.hint_generator.located_errors import located_error
+from composer_replication.hint_generator.shell_patterns import meant_for_the_program
 
 # If the output says nothing: what the programs are for.
 _TESTERS = frozenset(
@@ -65,23 +69,28 @@ _COMPILERS = frozenset(
 )
 
 _CRASH = re.compile(
-    r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b[^\n]*$|^panic: [^\n]*$",
+    r"^(?:Uncaught )?(?:[a-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b[^\n]*$"
+    r"|^panic: [^\n]*$",
     re.MULTILINE,
 )
+# Of failing tests, if no place is named.
 _TEST_LINES = (
     re.compile(r"^E   +(?P<line>\S[^\n]*)", re.MULTILINE),
     re.compile(r"^(?P<line>FAILED \S+::[^\n]*)", re.MULTILINE),
-    re.compile(r"^\s+(?P<line>\w+_test\.go:\d+: [^\n]*\S)", re.MULTILINE),
     re.compile(r"^\s*(?P<line>--- FAIL: \S+)", re.MULTILINE),
+    re.compile(r"^\s*(?P<line>(?:FAIL|×|✕) +\S[^\n]*)", re.MULTILINE),
     re.compile(r"^\s*(?P<line>(?:Assertion\w*|\w*Error): [^\n]+)", re.MULTILINE),
 )
 # Lines with which task runners and package managers announce what they run.
 _NOISE = re.compile(
-    r"^(?:\s*$|> |\$ |\+ |\[\w[\w:-]*\] \$ |=+$|-+$|npm (?:warn|notice)|yarn run|info |warning:|WARN|Warning:"
+    r"^(?:\s*$|> |\$ |\+ |### Error$|npm (?:error|ERR!)(?:$| (?:code|errno|syscall|path) )"
+    r"|\[\w[\w:-]*\] \$ |=+$|-+$|npm (?:warn|notice)|yarn run|info |warning:|WARN|Warning:"
     r"|make(?:\[\d+\])?: Entering"
     r"|\s*%? ?Total +%|\s+Dload|exit status \d|Exit code|\?\s+\S+\s+\[no test files\]|ok\s+\S+)"
 )
 _WORD = re.compile(r"\w")
+# What mise puts before each line of a task.
+_TASK = re.compile(r"^\[[a-z][\w:.-]*\] (?!\$ )", re.MULTILINE)
 # Exit codes of a process that was ended from outside, also as Python gives them.
 _SIGNALS = frozenset([130, 137, 143, -2, -9, -15])
 # What a shell prints of such a process.
@@ -89,6 +98,11 @@ _LONGEST_NOTICE = 400
 _ENDED = re.compile(
     r"(?:\s*(?:\S*sh: (?:line \d+: )?)?(?:\[\d+\]\S*\s+|\s*\d+ )?"
     r"(?:\^C|Killed|Terminated)(?::? ?\d+)?(?:  [^\n]*)?(?:\n|\Z))*\Z"
+)
+# What `gh` says of checks that failed, still run, or do not exist.
+_RED = re.compile(r"^(?:[^\t\n]+\tfail\t|X +\S)[^\n]*", re.MULTILINE)
+_CHECKS = re.compile(
+    r"^(?:[^\t\n]+\t(?:fail|pending)\t|X +\S|\* +\S|Some checks |(?P<none>no checks reported))[^\n]*", re.MULTILINE
 )
 # Programs that answer "no" or "different" with an exit code of 1; `-v` is `command -v`.
 _ASKING = frozenset(
@@ -106,8 +120,16 @@ _ASKING = frozenset(
         "[[",
         "pgrep",
         "which",
+        "lsof",
+        "pidof",
         "-v",
     ]  # command -v
+)
+# `[ -f a ] && ls a`
+_CONDITION = re.compile(r"(?:^|[;&|(])\s*(?:\[\[?|test|[ef]?grep|rg|which|diff|cmp)\s[^|;&\n]*&&")
+# They move about or cut output.
+_PASSING = frozenset(
+    ["cd", "echo", "head", "tail", "cat", "export", "source", "set", "tee", "sleep", "true", "done", "fi"]
 )
 _NEVER_FAILING = frozenset(["echo", "printf", "true"])
 # Their answers, which may quote anything.
@@ -116,15 +138,18 @@ _ANSWER = re.compile(
     r"|which: no |\S+ not found$",
     re.MULTILINE,
 )
+# Rust's programs tell the cause below what they were doing.
+_CAUSE = re.compile(r"^Caused by:\n +(?:0: )?(?P<line>[^\n]+)", re.MULTILINE)
 _TELLING = re.compile(r"\b(?:error|failed|cannot|can't|invalid|not found|denied|missing|unable)\b", re.IGNORECASE)
 
 
 def classify_output(output: str, command: str | None, exit_code: int | None) -> tuple[str, dict[str, object]]:
     """The kind of a failed command, with what its output names: `error_line`, `path`, `test`, `name`, `status`."""
     parts = programs(command) if command else []
+    output = _TASK.sub("", output)
     details: dict[str, object] = {}
     if parts:
-        details["command_name"] = _named(parts)
+        details["command_name"] = _named(parts, output)
     if exit_code == 124 and "imed out" not in output:
         return "timeout", details
     if exit_code in _SIGNALS and len(output) < _LONGEST_NOTICE and _ENDED.match(output) is not None:
@@ -132,22 +157,41 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
     if exit_code == 1 and _asked(parts, output):
         return "no_match", details
     if not output.strip():
+        if exit_code == 1 and command and _CONDITION.search(command) is not None:
+            return "no_match", details
         # 127 without a word is still a program that is not there.
         return ("command_not_found" if exit_code == 127 else "command_failed"), details
+    if any(map(_asks_for_checks, parts)) and (checks := _CHECKS.search(output)) is not None:
+        red = _RED.search(output) or checks
+        return ("no_match" if checks["none"] else "failing_checks"), {**details, "error_line": red[0].strip()}
     found = OUTPUT_TEXTS.find(output)
     if exit_code == 127 and (found is None or found[0] in ("missing_file_in_command", "traceback", "git_error")):
+        if found is not None and "path" in found[1].groupdict():
+            details["name"] = found[1]["path"]
         return "command_not_found", {**details, "error_line": telling_line(output)}
     if found is None:
         kind = _by_command(parts)
-        return kind, {**details, "error_line": telling_line(output)}
+        return kind, {**details, "error_line": _line_of(kind, output, None)}
     kind, match = found
     details.update(_groups(match))
+    if "pattern" in details:
+        pattern = str(details.pop("pattern"))
+        if not meant_for_the_program(pattern, parts):
+            return "no_match", {**details, "error_line": match[0].strip()}
+        details["name"] = pattern
+    if kind in ("bad_option", "unknown_name"):
+        details |= suggested_name(output)
+        if offered := available_names(output).get("available"):
+            details["available_names"] = offered
     details["error_line"] = _line_of(kind, output, match)
     return kind, details
 
 
 def telling_line(text: str) -> str:
     """The first line that says what failed: one that names an error, else the first that is no announcement."""
+    cause = _CAUSE.search(text)
+    if cause is not None:
+        return cause["line"].strip()
     for line in text.splitlines():
         if not _NOISE.match(line) and _TELLING.search(line) is not None:
             return line.strip()
@@ -167,9 +211,9 @@ def _asked(parts: Sequence[list[str]], output: str) -> bool:
     if last is None:
         return False
     if last[0] == "git":
-        if "grep" not in last[1:4] and not (
-            "diff" in last and not {"--exit-code", "--quiet", "--no-index"}.isdisjoint(last)
-        ):
+        asking = {"grep", "check-ignore", "merge-base", "show-ref"} & set(last[1:4])
+        compares = "diff" in last and {"--exit-code", "--quiet", "--no-index"} & set(last)
+        if not asking and not compares:
             return False
     elif last[0] not in _ASKING:
         return False
@@ -179,13 +223,25 @@ def _asked(parts: Sequence[list[str]], output: str) -> bool:
 
 
 def _groups(match: re.Match[str]) -> dict[str, object]:
-    renamed = {"program": "name", "target": "name", "script": "name", "module": "path", "case": "test"}
+    renamed = {
+        "program": "name",
+        "target": "name",
+        "script": "name",
+        "module": "path",
+        "missing": "path",
+        "case": "test",
+    }
     renamed |= {"code": "status", "number": "status"}
     groups = {renamed.get(key, key): value for key, value in match.groupdict().items() if value}
     return {key: int(value) if key == "status" else value for key, value in groups.items()}
 
 
-def _line_of(kind: str, output: str, match: re.Match[str]) -> str:
+def _line_of(kind: str, output: str, match: re.Match[str] | None) -> str:
+    line = refusal_in(output) if kind == "git_error" else located_error(kind, output)
+    if line is not None:
+        return line
+    if match is None:
+        return telling_line(output)
     if kind == "test_failure":
         for pattern in _TEST_LINES:
             telling = pattern.search(output)
@@ -197,15 +253,24 @@ def _line_of(kind: str, output: str, match: re.Match[str]) -> str:
             # Python ends with what was raised; Node begins with it.
             return str(crashes[-1] if "Traceback" in match[0] else crashes[0]).strip()
     start = output.rfind("\n", 0, match.end()) + 1 if "\n" not in match[0] else match.start()
-    line = output[start:].partition("\n")[0].strip()
+    # Rich draws a box around a message.
+    line = output[start:].partition("\n")[0].strip().strip("│ ")
     return line or telling_line(output[start:])
 
 
-def _named(parts: Sequence[list[str]]) -> str:
-    """The program whose failure most likely shows: the last one that is not there to move about or to cut output."""
-    passing = {"cd", "echo", "head", "tail", "cat", "export", "source", "set", "tee", "sleep", "true", "done", "fi"}
-    named = [part[0] for part in parts if part[0] not in passing]
-    return named[-1] if named else parts[0][0]
+def _asks_for_checks(part: list[str]) -> bool:
+    """Whether a command asks how the checks of a change went, and fails if they did."""
+    if part[0] != "gh":
+        return False
+    return "checks" in part[1:4] or (part[1:2] == ["run"] and "--exit-status" in part)
+
+
+def _named(parts: Sequence[list[str]], output: str) -> str | None:
+    """The program that failed: the only one that does not just move about or cut output, or the one that says so."""
+    names = list(dict.fromkeys(part[0] for part in parts if part[0] not in _PASSING)) or [parts[0][0]]
+    if len(names) == 1:
+        return names[0]
+    return next((name for name in names if f"\n{name}: " in f"\n{output}"), None)
 
 
 def _by_command(parts: Sequence[list[str]]) -> str:
@@ -221,6 +286,6 @@ def _by_command(parts: Sequence[list[str]]) -> str:
             part[0] in ("go", "cargo", "npm", "pnpm", "yarn", "bun", "swift") and "build" in words
         ):
             return "compile_error"
-        if part[0] == "git":
-            return "git_error"
+    if any(part[0] == "git" for part in parts) and all(part[0] in _PASSING | {"git"} for part in parts):
+        return "git_error"
     return "command_failed"

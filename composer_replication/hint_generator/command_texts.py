@@ -27,11 +27,13 @@ OUTPUT_TEXTS = Rules(
         r"\bUnterminated quoted string\b",
         r"\bunterminated quoted\b",
     ),
+    ("shell_syntax", r"^(?:\(eval\)|zsh|/bin/zsh):[^\n]*\bno matches found: (?P<pattern>[^\n]+)"),
+    ("shell_syntax", r"^(?:\(eval\)|zsh|/bin/zsh):[^\n]*\bread-only variable: (?P<name>\w+)"),
     (
         "shell_syntax",
-        r"^(?:\(eval\)|zsh|bash|sh|/bin/\w+):[^\n]*(?:parse error|no matches found|bad substitution|unmatched"
-        r"|event not found|bad pattern|ambiguous redirect|condition expected|read-only variable"
-        r"|unexpected end of file|not a valid identifier|bad option)",
+        r"^(?:\(eval\)|zsh|bash|sh|/bin/\w+):[^\n]*(?:parse error|bad substitution|unmatched"
+        r"|event not found|bad pattern|ambiguous redirect|condition expected"
+        r"|unexpected end of file|not a valid identifier)",
     ),
     ("shell_syntax", r"\bYour bash command contained syntax errors\b"),
     (
@@ -49,6 +51,7 @@ OUTPUT_TEXTS = Rules(
         r"(?:python[\d.]*|\bpy): No module named (?P<name>[\w.]+)$",
         r"\btarget shim binary not found\b",
     ),
+    ("command_not_found", r"\bFailed to spawn: `(?P<name>[^`\n]+)`"),
     (
         "command_not_found",
         r"\bcould not determine executable to run\b",
@@ -65,6 +68,22 @@ OUTPUT_TEXTS = Rules(
         r"^error: Script not found \"(?P<script>[^\"]+)",
     ),
     ("type_error", r"^usage: str_replace_editor\b"),
+    # code that stands in the command itself
+    ("traceback", r'^(?: +File "<(?:string|stdin)>", line \d+\n|\[eval\]:\d+\n)(?:[^\n]*\n){1,4}\w*Error: '),
+    # what a test runner or a checker was pointed at
+    ("missing_file_in_command", r"^ERROR: file or directory not found: (?P<path>[^\n]+)"),
+    ("missing_file_in_command", r"\berror TS(?:5057|5058|6053): [^\n]*'(?P<path>[^'\n]+)'"),
+    ("bad_option", r"\berror TS(?:5023|5025|6044|6046): ", r"^ERROR: Wrong expression passed to "),
+    ("missing_file_in_command", r"^E902 No such file or directory[^\n]*\n *--> (?P<path>[^\s:]+)"),
+    ("missing_file_in_command", r"^(?P<path>[^\s:]+)(?::\d+:\d+: E902|: error: Cannot read file:) No such file"),
+    (
+        "missing_file_in_command",
+        r"""\bNo files matching (?:the pattern )?(?:were found: )?['\"](?P<path>[^'\"\n]+)['\"]""",
+    ),
+    ("unknown_name", r"^ERROR: not found: (?P<name>\S+::\S+)"),
+    ("unknown_name", r"^No test files found[^\n]*\s+filter: (?P<name>[^\n]+)"),
+    ("unknown_name", r"^No tests found\b[\s\S]{0,3000}?^Pattern: (?P<name>[^\n]+) - 0 matches"),
+    ("unknown_name", r"^error: no \w+ target named `(?P<name>[^`\n]+)`"),
     # tests
     ("test_failure", r"^\s*--- FAIL: (?P<test>\S+)"),
     ("compile_error", r"^FAIL\s+\S+ \[(?:build|setup) failed\]"),
@@ -80,7 +99,6 @@ OUTPUT_TEXTS = Rules(
         r"^=+ .*\b\d+ (?:failed|errors?)\b.*=+$",
         r"\b\d+ failed, \d+ (?:passed|skipped)",
         r"^\d+ failed\b",
-        r"^no tests ran in\b",
     ),
     (
         "test_failure",
@@ -110,6 +128,13 @@ OUTPUT_TEXTS = Rules(
         r"^Failed! +- Failed: +[1-9]",
         r"Tests run: \d+, Failures: [1-9]",
     ),
+    (
+        "no_match",
+        r"^(?:=+ )?no tests ran in\b",
+        r"^(?:=+ )?\d+ deselected in\b",
+        r"^NO TESTS RAN\b",
+        r"^(?:Error: )?No test(?: file)?s found\b",
+    ),
     # no network: compilers and git fail for it too
     (
         "service_unavailable",
@@ -124,7 +149,7 @@ OUTPUT_TEXTS = Rules(
     # types and lint
     (
         "type_or_lint_error",
-        r"\berror(?:\x1b\[[\d;]*m)* ?TS\d+: ",
+        r"\berror TS\d+: ",
         r"^\S+\.[mc]?[jt]sx?[:(]\d+[:,]\d+\)?(?::| -) error\b",
     ),
     (
@@ -136,7 +161,7 @@ OUTPUT_TEXTS = Rules(
     (
         "type_or_lint_error",
         r"^\S+\.pyi?:\d+(?::\d+)?: (?:[A-Z]{1,4}\d{2,4} |error: )",
-        r"^[A-Z]{1,4}\d{3,4} .*\n +--> ",
+        r"^(?:[A-Z]+\d{3,4}|invalid-syntax:) .*\n +--> ",
     ),
     (
         "type_or_lint_error",
@@ -157,7 +182,7 @@ OUTPUT_TEXTS = Rules(
         r"\bWould reformat:",
         r"\bwould reformat\b",
         r"\bclippy::",
-        r"^\S+ - error: .*\(report\w+\)",
+        r"^ *\S+ - error: .*\(report\w+\)",
         r"^In \S+ line \d+:$",
         r"\bfiles? (?:is|are) not formatted\b",
         r"^would be reformatted",
@@ -204,11 +229,37 @@ OUTPUT_TEXTS = Rules(
         r"^SyntaxError: ",
         r"^\S+SyntaxError: ",
     ),
+    # programs that died
+    (
+        "missing_file_in_command",
+        r"\bCannot find module '(?P<path>[^'\n]+)'\n[\s\S]{0,2000}?requireStack: \[\]",
+    ),
+    (
+        "traceback",
+        r"^(?:\w+ +)?\s*Traceback \(most recent call last\)",
+        r"^Exception in thread",
+        r"^panic: ",
+        r"^goroutine \d+ \[",
+        r"\bpanicked at\b",
+        r"^\*\* \(\w[\w.]*\)",
+    ),
+    (
+        "bad_pattern",
+        r"\bregex parse error\b",
+        r"^(?:\w?grep|sed|awk|rg)[^\n]*(?:[Ii]nvalid (?:regular expression|preceding|range|command code)|[Uu]nmatched "
+        r"|parentheses not balanced|brackets \(\[ \]\) not balanced|unknown command|unknown option to|extra characters"
+        r"|unterminated|undefined label|repetition-operator|command expects)",
+    ),
     # usage
     (
+        "missing_file_in_command",
+        r"""\b(?:[Ff]ile|[Pp]ath|[Dd]irectory) ['\"](?P<path>[^'\"\n]+)['\"] does not exist\b(?! in)""",
+    ),
+    (
         "bad_option",
-        r"\b(?:unknown|unrecognized|unrecognised|invalid|illegal|unexpected|unsupported|no such"
-        r"|bad) (?:shorthand |long |command-line )?(?:option|argument|flag|switch|parameter)s?\b",
+        r"\b(?:[Uu]nknown|[Uu]nrecogni[sz]ed|[Ii]llegal|[Uu]nexpected|[Uu]nsupported|[Nn]o such|[Bb]ad|invalid)"
+        r" (?:shorthand |long |command-line )?(?:option|argument|flag|switch|parameter)s?\b",
+        r"\bInvalid (?:option|flag|switch)\b",
     ),
     (
         "bad_option",
@@ -216,11 +267,14 @@ OUTPUT_TEXTS = Rules(
         r"\bthe following arguments are required\b",
         r"\bthe following required arguments\b",
         r"\binvalid choice: ",
-        r"\bUnknown argument:",
+        r"^\S+: error: (?:argument |ambiguous option|one of the arguments)",
+        r"\bMissing (?:argument|option|parameter) '",
+        r"\bInvalid value for '",
+        r"\bGot unexpected extra argument",
     ),
     (
         "bad_option",
-        r"\bunknown (?:sub-?command|command)\b",
+        r"\b[Uu]nknown (?:sub-?command|command)\b",
         r"\bno such (?:sub-?)?command\b",
         r"\bis not a (?:git|docker|kubectl) command\b",
         r"\bunrecognized subcommand\b",
@@ -235,19 +289,19 @@ OUTPUT_TEXTS = Rules(
         r"\bunknown (?:primary|predicate)\b",
         r"\bUnknown JSON field\b",
     ),
+    ("missing_file_in_command", r"^error: could not find `(?P<path>[^`\n]+)` in `"),
     (
-        "bad_pattern",
-        r"\bregex parse error\b",
-        r"^(?:\w?grep|sed|awk|rg)[^\n]*(?:[Ii]nvalid (?:regular expression|preceding|range)|[Uu]nmatched "
-        r"|parentheses not balanced|brackets \(\[ \]\) not balanced|unknown command|extra characters"
-        r"|unterminated|undefined label|repetition-operator)",
+        "missing_file_in_command",
+        r"^(?:fatal|error): (?:can't open patch|cannot change to|could not open) '(?P<path>[^'\n]+)'"
+        r"[^\n]*: No such file",
     ),
+    ("file_exists", r"^fatal: destination path '(?P<path>[^'\n]+)' already exists"),
     # git
     (
         "git_error",
         r"^(?:fatal|remote): ",
-        r"^error: (?:pathspec|failed to push|Your local changes|cannot |src refspec|could not|unable to"
-        r"|The following untracked|patch failed|No such remote|branch |you need to)",
+        r"^error: (?:pathspec|failed to push|Your local changes|cannot (?:pull|rebase|lock|delete)|src refspec"
+        r"|could not apply|The following untracked|patch failed|No such remote|you need to resolve)",
     ),
     (
         "git_error",
@@ -257,18 +311,16 @@ OUTPUT_TEXTS = Rules(
         r"\bnothing added to commit\b",
         r"\bnot a git repository\b",
         r"\bpre-commit hook\b",
-        r"^hint: ",
+        r"^husky - ",
+        r"^- hook id: ",
     ),
-    # programs that died
     (
-        "traceback",
-        r"^(?:\w+ +)?\s*Traceback \(most recent call last\)",
-        r"^Exception in thread",
-        r"^panic: ",
-        r"^goroutine \d+ \[",
-        r"\bpanicked at\b",
-        r"^\*\* \(\w[\w.]*\)",
+        "git_error",
+        r"\bpull request\b[^\n]*\balready exists\b",
+        r"\bNo commits between \S+ and\b",
+        r"\bmust first push the current branch\b",
     ),
+    # Node's programs that died
     (
         "traceback",
         r"^(?:Uncaught )?(?:[A-Z]\w*)?(?:Error|Exception)(?: \[\w+\])?: [^\n]*\n(?:[^\n]*\n){0,12}? +at ",
@@ -279,6 +331,20 @@ OUTPUT_TEXTS = Rules(
     ),
     # the rest
     (
+        "http_error",
+        r"\bConnection refused\b",
+        r"\bECONNREFUSED\b",
+        r"\bENOTFOUND\b",
+        r"\bETIMEDOUT\b",
+        r"\bconnect\b[^\n]*\btimed out\b",
+        r"\bCannot connect to the Docker daemon\b",
+        r"\bconnection to server\b[^\n]*\bfailed: ",
+        r"\bERR_CONNECTION\w*",
+    ),
+    ("permission_denied", r"""\b[Pp]ermission denied(?:: |, \w+ )['\"](?P<path>[^'\"\n]+)['\"]"""),
+    ("permission_denied", r"""['\"‘](?P<path>[^'\"’\n]+)['\"’]: (?:Permission denied|Operation not permitted)"""),
+    ("permission_denied", r": (?P<path>[^\s:]+): (?:Permission denied|Operation not permitted)"),
+    (
         "permission_denied",
         r"\bPermission denied\b",
         r"\bOperation not permitted\b",
@@ -287,20 +353,56 @@ OUTPUT_TEXTS = Rules(
         r"\bread-only file system\b",
         r"\bRead-only file system\b",
     ),
-    ("missing_file_in_command", r"""^[^\n]*?[\s'\"`‘](?P<path>[^\s:'\"`’‘]+)['\"`’]?: No such file or directory"""),
+    # The path stands behind the message, in quotes before it, or bare between colons.
+    ("missing_file_in_command", r"""\b[Nn]o such file or directory(?:: |, \w+ )['\"](?P<path>[^'\"\n]+)['\"]"""),
+    ("missing_file_in_command", r"\b(?:[Nn]o such file or|[Nn]ot a) directory: (?P<path>[^'\"\n]+)$"),
     (
         "missing_file_in_command",
-        r"""\bNo such file or directory\b(?:: ?['\"`]?(?P<path>[^\s'\"`]+))?""",
-        r"\bno such file or directory\b",
-        r"\bENOENT\b",
-        r"\bcan't open file\b",
-        r"\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older)\b[^\n]{0,200} does not exist\b",
-        r"\bCannot find module\b",
-        r"\bnot a directory\b",
-        r"\bNot a directory\b",
+        r"""['\"`‘](?P<path>[^'\"`’\n]+)['\"`’](?: for reading)?:(?: \[Errno \d+\])?"""
+        r""" (?:[Nn]o such file or|[Nn]ot a) directory""",
     ),
-    ("is_directory", r"\b[Ii]s a directory\b"),
-    ("file_exists", r"\bFile exists\b", r"\balready exists\b"),
+    (
+        "missing_file_in_command",
+        r"^(?:[^\n:]+: )*?(?:(?:cannot|can't|[Cc]ould not) \w+:? (?:file )?|stat |lstat |open |chdir |rename )?"
+        r"(?P<path>[^\s:]+)(?: to [^\s:]+)?(?:: (?:open|stat|Cannot open|IO error for operation on [^\n:]+))?"
+        r"(?:: | \()(?:[Nn]o such file or|[Nn]ot a) directory",
+    ),
+    # with spaces in it
+    (
+        "missing_file_in_command",
+        r"^(?:\S*sh: (?:line \d+: )?)?(?:cat|cd|cp|du|find|grep|head|ls|mv|rm|sed|tail|wc): (?P<path>[^\n:]+)"
+        r": (?:[Nn]o such file or|[Nn]ot a) directory",
+    ),
+    ("missing_file_in_command", r"\bcan't (?:cd to|open file) (?P<path>[^\s'\"]+)"),
+    ("missing_file_in_command", r"\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older) (?P<path>[^\s'\"]+) does not exist\b"),
+    (
+        "missing_file_in_command",
+        r"\bCannot find module '(?P<path>\.{0,2}/[^'\n]+)'",
+        r"^Could not find '(?P<missing>[^'\n]+)'",
+    ),
+    (
+        "missing_file_in_command",
+        r"\b[Nn]o such file or directory\b",
+        r"\bENOENT\b",
+        r"\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older)\b[^\n]{0,200} does not exist\b",
+        r"\bno makefile found\b",
+        r"\b[Nn]ot a directory\b",
+    ),
+    (
+        "is_directory",
+        r"^(?:\S*sh: (?:line \d+: )?)?[^\n:]+: (?:cannot \w+ )?['‘]?(?P<path>[^\n:'’]+)['’]?: [Ii]s a directory",
+    ),
+    ("is_directory", r"\b[Ii]s a directory\b", r"\bomitting directory '(?P<path>[^'\n]+)'"),
+    # Only files and folders: much else can "already exist".
+    ("file_exists", r"^\w+: (?:[^\n:'‘]*['‘])?(?P<path>[^\n:'’]+)['’]?: File exists"),
+    ("file_exists", r"\b(?:EEXIST: file already exists, \w+|File exists:) '(?P<path>[^'\n]+)'"),
+    ("file_exists", r"^(?:[^\n:]+: )?(?:mkdir|open|symlink|link) (?P<path>[^\s:]+): file exists"),
+    ("file_exists", r": (?:file exists: (?P<path>[^\n]+)$|(?P<missing>[^\n:]+): cannot overwrite existing file)"),
+    (
+        "file_exists",
+        r"\b(?:[Ff]ile|[Dd]irectory|[Ff]older|[Pp]ath|destination) ['\"`](?P<path>[^'\"`\n]+)['\"`] already exists\b",
+    ),
+    ("http_error", r"\breturned error: (?P<status>[45]\d\d)\b"),
     (
         "http_error",
         r"\bcurl: \(\d+\)",
@@ -308,14 +410,6 @@ OUTPUT_TEXTS = Rules(
         r"\bHTTP (?P<code>[45]\d\d)\b",
         r"\bstatus code:? (?P<number>[45]\d\d)\b",
     ),
-    (
-        "http_error",
-        r"\bConnection refused\b",
-        r"\bECONNREFUSED\b",
-        r"\bENOTFOUND\b",
-        r"\bGraphQL: ",
-        r"\bERR_CONNECTION\w*",
-    ),
-    ("timeout", r"\btimed out\b", r"\bTimeoutError\b", r"\bETIMEDOUT\b"),
-    ("traceback", r"^\w*(?:Error|Exception): "),
+    ("timeout", r"\btimed out\b", r"\bTimeoutError\b"),
+    ("traceback", r"^\w+(?:Error|Exception): "),
 )

@@ -13,6 +13,7 @@ _WINDOW = 5_000
 _LARGEST_OBJECT = 1_000_000
 
 _REMINDER = re.compile(r"\n*<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _TAGGED = re.compile(r"\A\s*<(tool_use_error|error)>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _HEADERS = (
     # Claude Code
@@ -63,11 +64,13 @@ def open_envelope(text: str) -> Envelope:
 
 
 def clean(text: str) -> str:
-    """The part of a text worth reading: no reminders that the harness appended, one kind of line end, no bulk."""
+    """The part of a text worth reading: no reminders of the harness, no colours, one kind of line end, no bulk."""
     if len(text) > 2 * _WINDOW:
         text = f"{text[:_WINDOW]}\n{text[-_WINDOW:]}"
     if "\r" in text:
         text = text.replace("\r\n", "\n")
+    if "\x1b[" in text:
+        text = _COLOUR.sub("", text)
     if "<system-reminder>" in text:
         text = _REMINDER.sub("", text)
     return text.strip("\n")
@@ -126,6 +129,9 @@ def _from_object(given: Mapping[str, Any]) -> Envelope | None:
                 parts = [given.get(name) for name in ("stderr", "stdout", "output")]
                 body = "\n".join(part for part in parts if isinstance(part, str) and part)
                 return _command_result(clean(body), exit_code)
+    if isinstance(metadata, Mapping) and isinstance(given.get("output"), str):
+        # Codex, of a call that ran no command
+        return Envelope(clean(given["output"]))
     error = given.get("error")
     if isinstance(error, Mapping) and error:
         code = error.get("code")

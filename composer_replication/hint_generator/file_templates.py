@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from composer_replication.hint_generator.context import HintContext
-from composer_replication.hint_generator.wording import code, error_line, path
+from composer_replication.hint_generator.wording import code, error_line, one_line, path
+
+_SYNTAX = re.compile(r"\b[EF]\d{3} [^\r\n]+|\b\w*(?:Syntax|Indentation|Tab)Error: [^\r\n]+")
 
 
 def hint_edit_before_read(ctx: HintContext) -> str:
@@ -38,8 +41,10 @@ def hint_edit_no_change(ctx: HintContext) -> str:
 
 
 def hint_edit_syntax_error(ctx: HintContext) -> str:
+    wrong = _SYNTAX.search(str(ctx.get("error_message") or ""))
+    says = f" ({one_line(wrong[0])})" if wrong is not None else ""
     return (
-        f"Write the edit of {path(ctx, 'the file')} so that the file still parses. "
+        f"Write the edit of {path(ctx, 'the file')} so that the file still parses{says}. "
         "Keep the indentation of the lines around it and replace whole statements."
     )
 
@@ -61,17 +66,24 @@ def hint_path_not_found(ctx: HintContext) -> str:
 
 
 def hint_is_directory(ctx: HintContext) -> str:
-    return f"{path(ctx, 'That path')} is a directory: list it, and open a file in it."
+    line = error_line(ctx)
+    if line.startswith(("rm: ", "cp: ")):
+        return f"{path(ctx, 'That path')} is a directory: give `{line[:2]}` the option `-r`, or name a file."
+    do = "name" if ctx.get("command") else "open"
+    return f"{path(ctx, 'That path')} is a directory: list it, and {do} a file in it."
 
 
 def hint_file_exists(ctx: HintContext) -> str:
-    return f"{path(ctx, 'That file')} exists already: edit it, or choose another name."
+    do = "use" if ctx.get("command") else "edit"
+    return f"{path(ctx, 'That file')} exists already: {do} it, or choose another name."
 
 
 def hint_file_too_large(ctx: HintContext) -> str:
     limit = f" (the limit is {ctx['limit']})" if ctx.get("limit") else ""
+    if not ctx.get("path"):
+        return f"What this asks for is too large for one answer{limit}. Ask for less, by a filter, a range or a limit."
     return (
-        f"{path(ctx, 'The file')} is too large to read at once{limit}. "
+        f"{path(ctx, '')} is too large to read at once{limit}. "
         "Search it for what you need, or read a part of it with an offset and a limit."
     )
 
@@ -82,19 +94,28 @@ def hint_unsupported_file(ctx: HintContext) -> str:
 
 def hint_permission_denied(ctx: HintContext) -> str:
     line = error_line(ctx)
+    if ctx.get("exit_code") == 126 and ctx.get("path"):
+        return f"{path(ctx, '')} is not executable: run it with its interpreter, or `chmod +x` it first."
     where = f" at {path(ctx, '')}" if ctx.get("path") else ""
     reason = f": {line}" if line and not where else ""
     return f"You have no permission for this{where}{reason}. Work inside the project, or ask for access first."
 
 
 def hint_bad_pattern(ctx: HintContext) -> str:
+    line = error_line(ctx)
+    if line.startswith("sed: "):
+        return (
+            f"sed would answer: {line.removeprefix('sed: ')}. "
+            "End every part of its script with the delimiter; on macOS `-i` takes a suffix, as in `-i ''`."
+        )
     return "Escape the special characters of the search pattern, such as ( [ { . * ?, or search for fixed text."
 
 
 def hint_blocked_command(ctx: HintContext) -> str:
     name = ctx.get("name") or ctx.get("command_name")
     what = code(name) if name else "commands that wait for input or run without end"
-    return f"Do not run {what} here: this environment does not allow it. Use a command that ends by itself."
+    instead = error_line(ctx).partition(". ")[2].partition(". ")[0] or "Use a command that ends by itself"
+    return f"Do not run {what} here: this environment does not allow it. {instead}."
 
 
 TEMPLATES: dict[str, Callable[[HintContext], str]] = {

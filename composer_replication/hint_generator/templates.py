@@ -102,6 +102,8 @@ def hint_malformed_call(ctx: HintContext) -> str:
             "Write the patch in the exact format, from `*** Begin Patch` to `*** End Patch`. "
             "Begin each line of a hunk with a space, `-` or `+`."
         )
+    if ctx.get("name"):
+        return f"Write the tool's name alone, {code(ctx['name'])}, and everything else into its arguments."
     return "Answer in the required format: exactly one complete action, written as the instructions show."
 
 
@@ -132,6 +134,8 @@ def hint_http_error(ctx: HintContext) -> str:
     if status in (404, 410):
         return f"That address answers {status}: there is no such page. Find the right address before you fetch it."
     line = error_line(ctx)
+    if line and status is not None and 400 <= status < 500:
+        return f"The server would refuse this request: {line}. Check what it is given."
     if line:
         return f"Check that the address is right and that its server answers: {line}."
     return "Check that the address is right and that its server answers before you rely on it."

@@ -130,7 +130,7 @@ FILE_TEXTS = Rules(
         r"\bdid not appear verbatim\b",
         r"\bold_?str(?:ing)? not found\b",
     ),
-    ("edit_no_match", r"\bFailed to find (?:expected lines|context)\b(?:[^\n]* in (?P<path>[^\s:]+))?"),
+    ("edit_no_match", r"\bFailed to find (?:expected lines|context)\b(?:[^\n]* in (?P<path>[^\n]+?):?\s*(?:\n|\Z))?"),
     ("edit_no_match", r"\b0 occurrences found\b", r"\bSEARCH block\b[^\n]*\bnot (?:found|match)"),
     (
         "edit_no_match",
@@ -149,7 +149,8 @@ FILE_TEXTS = Rules(
         r"\bappears to be (?:a )?binary\b",
         r"\bunsupported file type\b",
     ),
-    ("file_exists", r"\bEEXIST\b", r"\bFile already exists\b", r"\bfile [^\n]{1,300} already exists\b"),
+    ("file_exists", r"\bEEXIST\b(?:[^\n]*?, \w+ '(?P<path>[^'\n]+)')?", r"\bFile already exists\b"),
+    ("file_exists", r"""\bfile [`'\"]?(?P<path>[^\s`'\"]+)[`'\"]? already exists\b"""),
     ("is_directory", r"\bEISDIR\b", r"\bIsADirectoryError\b", r"\bis a directory\b"),
     ("path_not_found", r"\b(?:Path|Directory|Folder) (?:does not exist|not found)(?:: (?P<path>[^\n]+))?"),
     (
@@ -192,7 +193,7 @@ OTHER_TEXTS = Rules(
     (
         "unknown_name",
         r"""\bUnknown (?:skill|agent|task|slash command|command|subagent|resource"""
-        r"""|workflow)\b(?: type)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
+        r"""|workflow|process|session)\b(?: type| id)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
     ),
     (
         "unknown_name",
@@ -209,7 +210,7 @@ OTHER_TEXTS = Rules(
     (
         "blocked_command",
         r"\A(?P<name>[\w.-]+) in '[^\n]*' was blocked",
-        r"\ABlocked: (?P<blocked>[^\n]{1,100})",
+        r"\ABlocked: (?P<blocked>[^\n]{1,100}?)(?:\. |\.?\n|\.?\Z)",
         r"\bblocked by policy\b",
     ),
     ("blocked_command", r"""\bOperation ['\"`](?P<name>[^'\"`\n]{1,60})['\"`] is not supported by this environment"""),
@@ -235,5 +236,5 @@ OTHER_TEXTS = Rules(
         r"\bECONNRESET\b",
         r"\bInvalid URL\b",
     ),
-    ("mcp_error", r"\A### Error\b", r"\bMCP error -?\d+", r"\bJSON-RPC error\b"),
+    ("mcp_error", r"\Atool call error: ", r"\A### Error\b", r"\bMCP error -?\d+", r"\bJSON-RPC error\b"),
 )

@@ -48,7 +48,7 @@ def one_line(text: str, limit: int = _LINE) -> str:
 
 def error_line(ctx: HintContext) -> str:
     """The line that says what fails, without the full stop, to stand within a sentence."""
-    return one_line(str(ctx.get("error_message") or "")).rstrip(".: ")
+    return one_line(str(ctx.get("error_message") or "")).rstrip(".:? ")
 
 
 def code(text: str, limit: int = _NAME) -> str:

@@ -47,7 +47,7 @@ from composer_replication.traces import Trace
 # last, because other logs hold messages too.
 _READER_MODULES = (
     ("claude_code", True),
-    ("codex", True),
+    ("codex", False),
     ("atif", False),
     ("swe_agent", False),
     ("mini_swe_agent", False),

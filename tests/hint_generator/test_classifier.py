@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.hint_generator import OTHERS_KINDS, OUTCOME_KINDS, STUDENT_KINDS, classify
+from composer_replication.hint_generator import OTHERS_KINDS, OUTCOME_KINDS, STUDENT_KINDS, classify, dispatch
 from composer_replication.hint_generator.envelope import open_envelope
 
 
@@ -238,7 +238,7 @@ EXITS = [
     ("service_unavailable", 1, "FetchError: https://registry.yarnpkg.com/x: connect ETIMEDOUT 1.2.3.4:443", "yarn"),
     ("service_unavailable", 1, 'API Error: 529 {"type":"overloaded_error"}', "claude -p hi"),
     ("test_failure", 1, "FAILED a.py::b - Temporary failure in name resolution\n=== 1 failed in 1s ===", "pytest"),
-    ("timeout", 1, "Error: connect ETIMEDOUT 10.0.0.1:5432", "./migrate"),
+    ("http_error", 1, "Error: connect ETIMEDOUT 10.0.0.1:5432", "./migrate"),
     # an exit of 1 that says no, or that two things differ
     ("no_match", 1, "", "grep x a.py"),
     ("no_match", 1, "", "cd a && ls | grep -i x 2>/dev/null"),
@@ -443,6 +443,18 @@ def test_a_reminder_behind_the_text_changes_nothing(row: Any) -> None:
             {"path": "/w/a.py", "error_line": "File does not exist."},
         ),
         (wrapped("Path does not exist: /w/src"), tool("Grep"), {"path": "/w/src"}),
+        (
+            "Your proposed edit has introduced new syntax error(s).\n\n- E999 Syntax\n[File: /w/a.py (9 lines)]",
+            tool("edit"),
+            {"path": "/w/a.py"},
+        ),
+        (
+            "[Your proposed edit has introduced new syntax error(s).]\n/w/a.tsx:22\n[x]",
+            tool("run_ipython"),
+            {"path": "/w/a.tsx"},
+        ),
+        ("### Error\nRef e12 not there.", tool("mcp__b__click"), {"error_line": "Ref e12 not there."}),
+        (wrapped("Blocked: sleep 120. Use a task to wait."), bash("sleep 120"), {"name": "sleep 120"}),
         ("Found 3 matches of the string to replace, but", tool("Edit", file_path="a"), {"matches": 3, "path": "a"}),
         (
             "File content (33320 tokens) exceeds maximum allowed tokens (25000).",
@@ -524,3 +536,44 @@ def test_of_a_long_text_the_beginning_and_the_end_are_read(unit: str) -> None:
 def test_odd_texts_are_classified_too(text: str) -> None:
     kind, _ = classify(text, tool_name="Bash", arguments={"command": ["a", 1], "path": 3})
     assert kind in STUDENT_KINDS
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("File does not exist. Note: your current working directory is /w/app.", None),
+        ("Path does not exist: /w/src. Note: your current working directory is /w/app.", "/w/src"),
+        ("Directory does not exist: src. Note: your current working directory is /w/app. Did you mean lib?", "src"),
+        ("File does not exist: a.py. Did you mean b.py?", "a.py"),
+        ("File not found: my notes.md", "my notes.md"),
+    ],
+)
+def test_a_note_is_no_part_of_a_path(text: str, path: str | None) -> None:
+    _, details = classify(f"<tool_use_error>{text}</tool_use_error>", tool_name="Read", arguments={})
+    assert details.get("path") == path
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('No such tool available: Task" > <parameter name="prompt', "Task"),
+        ("No such tool available: Bash</invoke>", "Bash"),
+        ("No such tool available: Read<parameter", "Read"),
+        ("Unknown tool: Bash command=ls", 'Bash command="ls"'),
+        ("Unknown tool", "Read\n<parameter>"),
+        ("unsupported call: shell{", "shell{"),
+    ],
+)
+def test_a_name_with_more_than_the_name_is_a_malformed_call(text: str, name: str) -> None:
+    kind, details = classify(f"<tool_use_error>Error: {text}</tool_use_error>", tool_name=name, arguments={})
+    wanted = {"B": "Bash", "R": "Read", "T": "Task", "s": "shell"}[name[0]]
+    assert (kind, details["name"]) == ("malformed_call", wanted)
+    said = dispatch(kind, {"name": details["name"]})
+    assert said == f"Write the tool's name alone, `{wanted}`, and everything else into its arguments."
+
+
+@pytest.mark.parametrize(
+    "text", ["No such tool available: 'Raed'", "Unknown tool: mcp__a__b.", "No such tool available: Raed"]
+)
+def test_a_tool_that_does_not_exist_is_still_one(text: str) -> None:
+    assert classify(f"<tool_use_error>{text}</tool_use_error>", tool_name="Raed", arguments={})[0] == "tool_not_found"

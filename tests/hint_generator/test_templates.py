@@ -92,6 +92,27 @@ def test_hints_do_not_speak_of_an_error_that_has_not_happened(kind: str) -> None
         ("edit_before_read", {"path": "a.py"}, "Read `a.py` before you edit or overwrite it."),
         ("edit_stale", {"path": "a.py"}, "Read `a.py` again before you edit it: it has changed since you read it."),
         ("is_directory", {"path": "/w"}, "`/w` is a directory: list it, and open a file in it."),
+        ("file_exists", {"path": "a.py"}, "`a.py` exists already: edit it, or choose another name."),
+        (
+            "blocked_command",
+            {"name": "sleep 120", "error_message": "Blocked: sleep 120. Use a background task to wait. And more."},
+            "Do not run `sleep 120` here: this environment does not allow it. Use a background task to wait.",
+        ),
+        (
+            "edit_syntax_error",
+            {
+                "path": "a.py",
+                "error_message": "Your edit has introduced it\n\nERRORS:\n- E999 IndentationError: unexpected",
+            },
+            "Write the edit of `a.py` so that the file still parses (E999 IndentationError: unexpected). "
+            "Keep the indentation of the lines around it and replace whole statements.",
+        ),
+        (
+            "file_too_large",
+            {"limit": "25000"},
+            "What this asks for is too large for one answer (the limit is 25000). "
+            "Ask for less, by a filter, a range or a limit.",
+        ),
         (
             "command_not_found",
             {"name": "jq", "command_name": "cat"},

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from composer_replication.ingestion import codex
 from composer_replication.ingestion.formats import ReadOptions, read_head
 from composer_replication.ingestion.log_file import LogFile
+from composer_replication.ingestion.reading import read_traces
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Turn, Usage
 
@@ -573,3 +574,104 @@ def test_no_damage_to_records_stops_the_reader(tmp_path: Path, data: st.DataObje
     assert len(ids) == len(set(ids))
     for index, turn in enumerate(traces[0].turns):
         assert turn.follows is None or -1 <= turn.follows < index
+
+
+def marked(tmp_path: Path, given: Any, *, tool: str = "apply_patch", arguments: str = "{}") -> list[Turn]:
+    """The turns of a session with one call and its result, errors found by their texts too."""
+    made = item("function_call", name=tool, arguments=arguments, call_id="c1")
+    path = tmp_path / "log.jsonl"
+    records = [record("session_meta", id=OWN_ID), user("go"), made, output("c1", given), said("done")]
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    (trace,) = read_traces(path)
+    return [turn for turn in trace.turns if turn.tool_calls or turn.role == "tool"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("edit_no_match", "error: Failed to find expected lines in src/a.py:\n    return 1\n"),
+        ("edit_no_match", "apply_patch verification failed: Failed to find expected lines in src/a.py:\n    return 1"),
+        ("edit_no_match", "apply_patch verification failed: Error: Failed to find context 'def f():' in src/a.py"),
+        ("malformed_call", "apply_patch verification failed: invalid hunk at line 3, expected a header"),
+        ("json_decode", "failed to parse function arguments: expected value at line 1 column 2"),
+        ("type_error", "failed to parse function arguments: missing field `cmd` at line 1 column 2"),
+        ("tool_not_found", "unsupported call: search_web"),
+        ("interrupted", "aborted by user after 3.1s"),
+    ],
+)
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        str,
+        lambda text: json.dumps({"output": text, "metadata": {}}),
+        lambda text: json.dumps({"output": text, "metadata": {"duration_seconds": 0.1}}),
+        lambda text: f"Wall time: 0.1 seconds\nOutput:\n{text}",
+        lambda text: {"content": text},
+        lambda text: [{"type": "input_text", "text": text}],
+    ],
+    ids=["bare", "object", "object with a time", "header", "content", "parts"],
+)
+def test_errors_that_only_their_text_shows(tmp_path: Path, kind: str, text: str, wrap: Any) -> None:
+    asked, answered = marked(tmp_path, wrap(text))
+    assert (answered.is_error, answered.error_kind) == (True, kind)
+    assert asked.tool_error == kind
+    assert asked.error_meta is not None
+    if kind == "edit_no_match":
+        assert asked.error_meta["path"] == "src/a.py"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("edit_no_match", "apply_patch verification failed: Failed to find expected lines in src/a.py:\n    return 1"),
+        ("edit_no_match", "error: Failed to find expected lines in src/a.py:\n    return 1"),
+        ("edit_no_match", "Exit code: 1\nWall time: 0 seconds\nOutput:\nFailed to find expected lines in src/a.py:\nx"),
+        ("malformed_call", "apply_patch verification failed: invalid hunk at line 2, '@' is not a valid hunk header"),
+        (
+            "malformed_call",
+            "Exit code: 1\nWall time: 0 seconds\nOutput:\nInvalid patch hunk on line 2: '@' is no header",
+        ),
+        ("malformed_call", json.dumps({"output": "Invalid patch: the first line\n", "metadata": {"exit_code": 1}})),
+    ],
+)
+def test_patches_that_the_shell_was_given(tmp_path: Path, kind: str, text: str) -> None:
+    asked, answered = marked(tmp_path, text, tool="shell", arguments='{"command": ["apply_patch", "*** Begin Patch"]}')
+    assert (answered.is_error, asked.tool_error) == (True, kind)
+    assert asked.error_meta is not None
+    assert asked.error_meta.get("path") == ("src/a.py" if kind == "edit_no_match" else None)
+
+
+def test_a_process_that_is_not_there(tmp_path: Path) -> None:
+    asked, answered = marked(tmp_path, "write_stdin failed: Unknown process id 4711", tool="write_stdin")
+    assert (answered.is_error, asked.tool_error) == (True, "unknown_name")
+    assert asked.error_meta is not None
+    assert asked.error_meta["name"] == "4711"
+
+
+def test_a_server_that_answers_with_an_error(tmp_path: Path) -> None:
+    text = "tool call error: tool call failed for `tickets/get`\n\nCaused by:\n    Mcp error: -32603: no ticket T-9"
+    asked, answered = marked(tmp_path, text, tool="mcp__tickets__get")
+    assert (answered.is_error, asked.tool_error) == (True, "mcp_error")
+    assert asked.error_meta is not None
+    assert asked.error_meta["error_message"] == "Mcp error: -32603: no ticket T-9"
+    asked, _ = marked(tmp_path, "tool call error: unknown ticket T-9", tool="mcp__tickets__get")
+    assert asked.error_meta is not None
+    assert asked.error_meta["error_message"] == "tool call error: unknown ticket T-9"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "Exit code: 0\nWall time: 0 seconds\nOutput:\nerror: Failed to find expected lines in a.py:\n",
+        "Chunk ID: 1\nWall time: 0 seconds\nProcess exited with code 0\nOutput:\nError: as the log says\n",
+        "Chunk ID: 1\nWall time: 0 seconds\nProcess running with session ID 7\nOutput:\nError: retrying\n",
+        json.dumps({"output": "tool call error: quoted\n", "metadata": {"exit_code": 0}}),
+        json.dumps({"output": "Success. Updated the following files:\nM error.py\n", "metadata": {}}),
+        "Success. Updated the following files:\nM a.py\n",
+        "Plan updated",
+        "tests.py: error: Failed to find expected lines",
+    ],
+)
+def test_results_that_only_tell_of_errors(tmp_path: Path, given: Any) -> None:
+    asked, answered = marked(tmp_path, given, tool="shell", arguments='{"command": ["cat", "a.log"]}')
+    assert (answered.is_error, asked.tool_error) == (False, None)

@@ -12,6 +12,7 @@ from test_mini_swe_agent import FIXTURES, read_path, read_value, survives_damage
 from composer_replication.histories import CLEARED_RESULT
 from composer_replication.ingestion import swe_agent
 from composer_replication.ingestion.formats import Head
+from composer_replication.ingestion.reading import read_traces
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
 
@@ -290,3 +291,58 @@ def test_damage(tmp_path: Path) -> None:
     document = json.loads(FILE.read_text())
     survives_damage(swe_agent, tmp_path, document)
     survives_damage(swe_agent, tmp_path, {"trajectory": document["trajectory"], "info": {}})
+
+
+DIED = """Traceback (most recent call last):
+  File "/repo/reproduce.py", line 4, in <module>
+    print(total([1, None]))
+          ^^^^^^^^^^^^^^^^
+  File "/repo/a.py", line 2, in total
+    return sum(given)
+TypeError: unsupported operand type(s) for +: 'int' and 'NoneType'
+"""
+
+
+def is_error(folder: Path, action: str, observation: str) -> bool:
+    history = [entry("user", "go"), entry("assistant", "Run it.", action=action), entry("user", observation)]
+    path = folder / "a.traj"
+    path.write_text(json.dumps({"trajectory": [], "history": history, "info": {}}))
+    (trace,) = read_traces(path)
+    return trace.turns[-1].is_error
+
+
+@pytest.mark.parametrize(
+    ("action", "observation"),
+    [
+        ("python reproduce.py", f"total of [1, 2]: 3\n{DIED}"),
+        ("python reproduce.py", f"total of [1, 2]: 3\n{DIED}(Open file: n/a)\n(Current directory: /repo)\nbash-$"),
+        ("cd /repo && PYTHONPATH=. python3 -m app.main", f"starting\r\n{DIED}".replace("\n", "\r\n")),
+        ("cat reproduce.py && python reproduce.py 2>&1 | tail -30", f"import a\nprint(1)\n{DIED}"),
+        ("./manage.py migrate", f"Applying 1\n{DIED}\nDuring handling, another one:\n\n{DIED}"),
+        ("python - <<'EOF'\nimport a\na.run()\nEOF", f"1\n{DIED}"),
+        ("python a.py", '1\nTraceback (most recent call last):\n  File "a.py", line 1, in <module>\nKeyboardInterrupt'),
+        ("python a.py", DIED),
+    ],
+)
+def test_a_traceback_at_the_end_of_what_a_program_prints(tmp_path: Path, action: str, observation: str) -> None:
+    assert is_error(tmp_path, action, observation)
+
+
+@pytest.mark.parametrize(
+    ("action", "observation"),
+    [
+        ("cat app.log", f"started\n{DIED}"),
+        ("cat app.log", DIED),
+        ("tail -n 50 app.log", f"started\n{DIED}"),
+        ("python a.py > app.log 2>&1; cat app.log", f"started\n{DIED}"),
+        ("grep -A9 Trace app.log", DIED),
+        ("docker logs web", f"started\n{DIED}"),
+        ("git show HEAD:app.log", f"started\n{DIED}"),
+        ("open app.log", "".join(f"{n}: {line}\n" for n, line in enumerate(DIED.splitlines()))),
+        ("python a.py", f"1\n{DIED}caught it, going on\nall is well"),
+        ("python a.py", "Traceback (most recent call last) is what Python prints\nall is well"),
+        ("python a.py", "1\nTraceback (most recent call last):\nValueError"),
+    ],
+)
+def test_a_traceback_in_a_file_or_in_the_middle(tmp_path: Path, action: str, observation: str) -> None:
+    assert not is_error(tmp_path, action, observation)

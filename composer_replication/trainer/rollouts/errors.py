@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from composer_replication.hint_generator.arguments import command_of
 from composer_replication.hint_generator.classifier import looks_like_error
 from composer_replication.hint_generator.marking import mark_errors
 from composer_replication.ingestion.chat_conversation import ROLES
@@ -121,7 +122,7 @@ def _result(content: str, call: ToolCall | None) -> tuple[str, bool]:
     """A result's text as the classifier reads it, and whether it is an error."""
     given = _as_dict(content)
     if given is None:
-        return content, looks_like_error(content)
+        return content, looks_like_error(content, command_of(call.arguments) if call is not None else None)
     error = given.get("error")
     if set(given) == {"error"} and isinstance(error, str):
         return (_refused(error) if _says_refused(error, call) else error), True
