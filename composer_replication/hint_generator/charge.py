@@ -21,6 +21,8 @@ _MISSING_NAME = re.compile(
     r"|unknown (?:field|import)|unexpected keyword|no required module|TS2(?:305|307|339|551|724)\b",
     re.IGNORECASE,
 )
+_ASSERTION = re.compile(r"\bassert|\bexpect|\bwant\b|\bFailure/Error: ", re.IGNORECASE)
+_MINOR = re.compile(r":\d+: (?:warning|⚠|note)\b")
 _OWN_CODE = re.compile(r"\b(?:NameError|SyntaxError|IndentationError|TabError): ")
 # What depends on how and where a program runs, and on code elsewhere.
 _DEPENDS = re.compile(
@@ -188,7 +190,9 @@ def _certain(outcome: Outcome) -> list[Finding]:
     """The findings that blame the line they name. A failing assertion does not: test or code may be wrong."""
     found = []
     for finding in findings(outcome.output, outcome.kind):
-        if "AssertionError" in finding.message or _DEPENDS.search(finding.message):
+        if outcome.kind == "test_failure" and _ASSERTION.search(finding.message):
+            continue
+        if _MINOR.search(finding.message) or _DEPENDS.search(finding.message):
             continue
         if _SURROUNDINGS.search(finding.source):
             continue

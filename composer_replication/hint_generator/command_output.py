@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from composer_replication.hint_generator.argument_errors import available_names, suggested_name
 from composer_replication.hint_generator.arguments import programs
 from composer_replication.hint_generator.command_texts import OUTPUT_TEXTS
+from composer_replication.hint_generator.findings import located_error, plain_output
 from composer_replication.hint_generator.git_refusals import refusal_in
-from composer_replication.hint_generator.located_errors import located_error
 from composer_replication.hint_generator.shell_patterns import meant_for_the_program
 
 # If the output says nothing: what the programs are for.
@@ -89,8 +89,6 @@ _NOISE = re.compile(
     r"|\s*%? ?Total +%|\s+Dload|exit status \d|Exit code|\?\s+\S+\s+\[no test files\]|ok\s+\S+)"
 )
 _WORD = re.compile(r"\w")
-# What mise puts before each line of a task.
-_TASK = re.compile(r"^\[[a-z][\w:.-]*\] (?!\$ )", re.MULTILINE)
 # Exit codes of a process that was ended from outside, also as Python gives them.
 _SIGNALS = frozenset([130, 137, 143, -2, -9, -15])
 # What a shell prints of such a process.
@@ -146,7 +144,7 @@ _TELLING = re.compile(r"\b(?:error|failed|cannot|can't|invalid|not found|denied|
 def classify_output(output: str, command: str | None, exit_code: int | None) -> tuple[str, dict[str, object]]:
     """The kind of a failed command, with what its output names: `error_line`, `path`, `test`, `name`, `status`."""
     parts = programs(command) if command else []
-    output = _TASK.sub("", output)
+    output = plain_output(output)
     details: dict[str, object] = {}
     if parts:
         details["command_name"] = _named(parts, output)

@@ -71,7 +71,7 @@ class Session:
             "ruff check",
             RUFF,
             "type_or_lint_error",
-            "Write this so that the checker accepts it: it would report shop/cart.py:5: F821 Undefined name `itms`.",
+            "Write this so that the checker accepts it: it would report shop/cart.py:5:38: F821 Undefined name `itms`.",
         ),
         (
             "mypy shop",
@@ -298,6 +298,22 @@ def test_a_bare_name_is_enough_only_if_the_line_fits() -> None:
         writing = session.write(text)
         session.run("mypy shop", MYPY.replace("shop/", ""))
         assert list(session.hints()) == ([writing] if charged else [])
+
+
+def test_a_failing_assertion_accuses_nobody_wherever_it_stands() -> None:
+    session = Session()
+    session.write("fn last() {\n    assert_eq!(1, 2);\n}\n", "/app/src/cart.rs")
+    panic = "thread 'tests::last' panicked at src/cart.rs:2:5:\nassertion `left == right` failed"
+    session.run("cargo test", f"Exit code 101\n{panic}\ntest result: FAILED. 0 passed; 1 failed")
+    assert session.hints() == {}
+
+
+def test_a_warning_charges_nobody() -> None:
+    session = Session()
+    session.write("console.log(1)\nlet x\n", "/app/src/cart.ts")
+    listed = "/app/src/cart.ts\n  1:1  warning  Unexpected console  no-console"
+    session.run("eslint --max-warnings 0 src", f"Exit code 1\n{listed}\n\n✖ 1 problem (0 errors, 1 warning)")
+    assert session.hints() == {}
 
 
 @pytest.mark.parametrize(

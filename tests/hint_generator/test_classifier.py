@@ -240,6 +240,7 @@ EXITS = [
     ("test_failure", 1, "FAILED a.py::b - Temporary failure in name resolution\n=== 1 failed in 1s ===", "pytest"),
     ("http_error", 1, "Error: connect ETIMEDOUT 10.0.0.1:5432", "./migrate"),
     # an exit of 1 that says no, or that two things differ
+    ("failing_checks", 1, "build\tfail\t1m2s\thttps://ci.example/1", "gh pr checks 4"),
     ("no_match", 1, "", "grep x a.py"),
     ("no_match", 1, "", "cd a && ls | grep -i x 2>/dev/null"),
     ("no_match", 1, "a.py  b.py", "ls; rg x"),

@@ -94,7 +94,7 @@ def test_a_check_that_fails_is_charged_to_the_turn_that_wrote_the_line(qwen_toke
     failure = only(qwen_tokenizer, *WRITTEN, *CHECK, ANSWER, tools=SHELL)
     assert (failure.turn, failure.kind) == (0, "type_or_lint_error")
     assert hint(failure.kind, failure.meta) == (
-        "Write this so that the checker accepts it: it would report shop/cart.py:2: F821 Undefined name `itms`."
+        "Write this so that the checker accepts it: it would report shop/cart.py:2:7: F821 Undefined name `itms`."
     )
 
 
