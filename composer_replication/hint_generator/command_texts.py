@@ -297,6 +297,7 @@ OUTPUT_TEXTS = Rules(
     ),
     ("file_exists", r"^fatal: destination path '(?P<path>[^'\n]+)' already exists"),
     # git
+    ("merge_conflict", r"^CONFLICT \([^\n]*"),
     (
         "git_error",
         r"^(?:fatal|remote): ",
@@ -305,7 +306,6 @@ OUTPUT_TEXTS = Rules(
     ),
     (
         "git_error",
-        r"^CONFLICT \(",
         r"\bnothing to commit\b",
         r"\bno changes added to commit\b",
         r"\bnothing added to commit\b",

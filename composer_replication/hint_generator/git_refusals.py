@@ -17,7 +17,6 @@ _ADVICE = tuple(
         (r"index\.lock': File exists", "Wait until the other git process has ended."),
         (r"Permission denied|Authentication failed|could not read (?:Username|Password)|Repository not found", ""),
         (r"unable to auto-detect email|empty ident name", "Set `user.name` and `user.email` first."),
-        (r"CONFLICT \(.*\): (?:Merge conflict in )?(?P<name>\S+)", "Resolve `{name}`, `git add` it, and continue."),
         (r"unmerged files|resolve your current index", "Resolve the unmerged files and `git add` them first."),
         (r"untracked working tree files would be overwritten by \w+:\s+\S+", "Move them away or commit them first."),
         (r"would be overwritten by \w+:\s+\S+|You have unstaged changes", "Commit or stash them first."),

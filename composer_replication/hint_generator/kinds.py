@@ -53,6 +53,7 @@ OUTCOME_KINDS = frozenset(
         "type_or_lint_error",
         "compile_error",
         "failing_checks",  # of a CI system
+        "merge_conflict",
         "no_match",  # no failure at all: grep, test, diff and the like say "no" or "different" with an exit code of 1
     }
 )

@@ -167,7 +167,7 @@ EXITS = [
     ("git_error", 128, "fatal: not a git repository (or any of the parent directories): .git", "git status"),
     ("git_error", 1, "error: pathspec 'x' did not match any file(s) known to git", "git checkout x"),
     ("git_error", 1, "On branch main\nnothing to commit, working tree clean", "git commit -m x"),
-    ("git_error", 1, "Auto-merging a.py\nCONFLICT (content): Merge conflict in a.py", "git merge b"),
+    ("merge_conflict", 1, "Auto-merging a.py\nCONFLICT (content): Merge conflict in a.py", "git merge b"),
     ("bad_option", 128, "fatal: unrecognized argument: --no-stat", "git show HEAD --no-stat"),
     ("traceback", 1, "Traceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'x'", "python a.py"),
     ("traceback", 2, "panic: runtime error: index out of range\n\ngoroutine 1 [running]:", "./server"),
