@@ -27,7 +27,7 @@ _OWN_CODE = re.compile(r"\b(?:NameError|SyntaxError|IndentationError|TabError): 
 # What depends on how and where a program runs, and on code elsewhere.
 _DEPENDS = re.compile(
     r"(?:FileNotFound|ModuleNotFound|NotADirectory|Permission|Connection\w*|Timeout)Error|No module named|ECONN|ENOENT"
-    r"|undefined reference|Cannot find module"
+    r"|No such file|undefined reference|Cannot find module"
 )
 _SURROUNDINGS = re.compile(r"\bargv\b|\benviron\b|\bgetenv\b|process\.env\b")
 _NAMES = re.compile(r"[`'\"‘“]([A-Za-z_]\w*)[`'\"’”]|\bundefined: (?:\w+\.)?(\w+)|\bnot used: (\w+)")

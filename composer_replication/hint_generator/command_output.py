@@ -136,6 +136,8 @@ _ANSWER = re.compile(
     r"|which: no |\S+ not found$",
     re.MULTILINE,
 )
+# Of a program that got a wrong path.
+_MISSING = re.compile(r"FileNotFoundError: \[Errno 2\] [^\n]*: '(?P<path>[^'\n]+)'")
 # Rust's programs tell the cause below what they were doing.
 _CAUSE = re.compile(r"^Caused by:\n +(?:0: )?(?P<line>[^\n]+)", re.MULTILINE)
 _TELLING = re.compile(r"\b(?:error|failed|cannot|can't|invalid|not found|denied|missing|unable)\b", re.IGNORECASE)
@@ -171,6 +173,8 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
         kind = _by_command(parts)
         return kind, {**details, "error_line": _line_of(kind, output, None)}
     kind, match = found
+    if kind == "traceback" and command and (missing := _MISSING.search(output)) and missing["path"] in command:
+        return "missing_file_in_command", {**details, "path": missing["path"], "error_line": missing[0]}
     details.update(_groups(match))
     if "pattern" in details:
         pattern = str(details.pop("pattern"))

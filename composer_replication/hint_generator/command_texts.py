@@ -20,6 +20,8 @@ OUTPUT_TEXTS = Rules(
     # A full disk makes everything fail, and everything reports it in its own way.
     ("harness_broken", r"\bNo space left on device\b", r"\bENOSPC\b"),
     ("blocked_command", r"""^Operation ['\"`](?P<name>[^'\"`\n]{1,60})['\"`] is not supported by this environment"""),
+    # A script that stops: what it says of itself comes before what the words mean in a command.
+    ("traceback", r"^[^\s:]+\.(?:ba|z)?sh: line \d+: "),
     ("shell_syntax", r"\bsyntax error near unexpected token\b", r"\bsyntax error: unexpected\b", r"\bSyntax error: "),
     (
         "shell_syntax",

@@ -73,7 +73,13 @@ _TESTS = _compiled(
     r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+), in [^\n]+\n(?:    [^\n]*\n)*'
     r"(?P<cause>[A-Za-z_][\w.]*(?:: [^\n]+)?)$",
 )
-_PATTERNS = {"test_failure": _TESTS + _CHECKS[:-1], "type_or_lint_error": _CHECKS, "compile_error": _CHECKS}
+_SCRIPTS = _compiled(r"^(?P<file>[^\s:]+\.(?:ba|z)?sh): line (?P<line>\d+): (?P<cause>[^\n]+)")
+_PATTERNS = {
+    "test_failure": _TESTS + _CHECKS[:-1],
+    "type_or_lint_error": _CHECKS,
+    "compile_error": _CHECKS,
+    "traceback": _SCRIPTS,
+}
 # What mise puts before each line of a task.
 _TASK = re.compile(r"^\[[a-z][\w:.-]*\] (?!\$ )", re.MULTILINE)
 # Frames of crashes. Python's innermost is the last one, that of Node and Java the first.
@@ -136,7 +142,10 @@ def findings(output: str, kind: str) -> list[Finding]:
 def own_frame(output: str) -> str | None:
     """The innermost place of the last crash that is not inside a library: a file, or `<stdin>` and the like."""
     frames = _own_frames(output)
-    return frames[-1]["path"] if frames else None
+    if frames:
+        return frames[-1]["path"]
+    script = _SCRIPTS[0].search(output)
+    return script["file"] if script is not None else None
 
 
 def _own_frames(output: str) -> list[re.Match[str]]:

@@ -354,6 +354,7 @@ def test_a_mistake_in_a_test_file_itself_is_charged() -> None:
         ("pytest -q", "Exit code 1\n1 failed in 0.1s", "test_failure"),
         ("cargo build", "Exit code 101\nerror: could not compile `shop`", "compile_error"),
         ("python run.py", CRASH, "traceback"),
+        ("./run.sh", "Exit code 2\n./run.sh: line 3: syntax error near unexpected token `fi'", "traceback"),
         ("python run.py", "Exit code 1\nTraceback (most recent call last):\nKeyError: 1", "traceback"),
     ],
 )

@@ -89,6 +89,11 @@ PLACES = {
         "    at node:internal/main:7:4",
         Finding("/app/src/cart.js", 12, "/app/src/cart.js:12: SyntaxError: Unexpected token '{'"),
     ),
+    "a shell script": (
+        "traceback",
+        "./scripts/backup.sh: line 12: stmp: unbound variable",
+        Finding("./scripts/backup.sh", 12, "./scripts/backup.sh:12: stmp: unbound variable"),
+    ),
     "a Rust panic": (
         "test_failure",
         "thread 'tests::last' (7) panicked at src/cart.rs:12:21:\nattempt to subtract with overflow\nnote: run with",
@@ -144,4 +149,5 @@ def test_the_innermost_frame_that_is_not_a_librarys() -> None:
         own_frame('Traceback (most recent call last):\n  File "<stdin>", line 1, in <module>\nKeyError: 1') == "<stdin>"
     )
     assert own_frame("TypeError: x\n    at [eval]:1:6\n    at node:internal/vm:1:1") == "[eval]"
-    assert own_frame("no frames here") is None
+    assert own_frame("./scripts/backup.sh: line 12: stmp: unbound variable") == "./scripts/backup.sh"
+    assert own_frame("bash: line 1: x: command not found") is None
