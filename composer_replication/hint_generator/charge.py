@@ -43,8 +43,6 @@ _COMMON = frozenset(
 _OTHER_AGENTS = frozenset(["task", "agent", "delegate", "dispatch_agent"])
 _CD = re.compile(r"(?:^|&&|;)\s*cd\s+(?P<folder>[\w./~-]+)")
 _NEARBY = 4
-# Where many places are complained about, those that an edit merely had around it may be old.
-_FEW = 5
 # Commands after which a file may be another one altogether, and those that may move its lines.
 _RESTORING = re.compile(
     r"\bgit\s+(?:-\S+\s+)*(?:checkout|restore|reset|stash|revert|switch|merge|rebase|pull|apply|am|clean)\b"
@@ -101,7 +99,7 @@ def charges(turns: Sequence[Turn], makers: Mapping[str, Author], outcomes: Seque
         moved = _CD.search(command_of(call.arguments) or "") if complaints else None
         for finding in complaints:
             folder = moved["folder"] if moved is not None else ""
-            found = files.author(finding, folder, is_one_of_few=len(complaints) <= _FEW)
+            found = files.author(finding, folder)
             if found is not None and not any(one.outcome == index and one.author == found[0] for one in charged):
                 charged.append(Charge(index, *found, finding.message))
     return charged
@@ -149,7 +147,7 @@ class _Files:
                 if formats or (rewrites and _name(path) in command):
                     file.forget_numbers()
 
-    def author(self, finding: Finding, folder: str, *, is_one_of_few: bool) -> tuple[Author, str] | None:
+    def author(self, finding: Finding, folder: str) -> tuple[Author, str] | None:
         """Who wrote the line that a finding is about, and the file as the call names it.
 
         `folder` is where the command went first.
@@ -163,7 +161,7 @@ class _Files:
         line = file.line(finding.line)
         author = None
         if line is not None and (line.text.strip() == finding.source if finding.source else _fits(line, file, finding)):
-            author = line.author or (line.editor if is_one_of_few else None)
+            author = line.author
         elif finding.source:
             author = file.author_of(finding.source)
         if author is None or self._is_changed_since(author, _names(finding.message) - _COMMON):

@@ -45,11 +45,10 @@ class Change(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line as a file has it, who wrote it, and who last edited the lines around it, as far as it is known."""
+    """A line as a file has it, and who wrote it, if it is known."""
 
     text: str
     author: Author | None
-    editor: Author | None = None
 
 
 def changes(call: ToolCall) -> Iterator[Change]:
@@ -95,8 +94,7 @@ class WrittenFile:
         if change.old is None:
             # Lines that stood there before are not this call's, although its text has them.
             before = [self._lines[number] for number in sorted(self._lines)]
-            lines = self._edited(before, change.new.split("\n"), author)
-            self._lines = {number: line._replace(editor=None) for number, line in enumerate(lines, 1)}
+            self._lines = dict(enumerate(self._edited(before, change.new.split("\n"), author), 1))
             return
         if not change.old:
             self._edited([], change.new.split("\n"), author)
@@ -176,8 +174,7 @@ class WrittenFile:
         matcher = difflib.SequenceMatcher(None, [line.text for line in before], new)
         after = [Line(text, author) for text in new]
         for block in matcher.get_matching_blocks():
-            for offset in range(block.size):
-                after[block.b + offset] = before[block.a + offset]._replace(editor=author)
+            after[block.b : block.b + block.size] = before[block.a : block.a + block.size]
         standing = {line.text.strip() for line in before}
         for gone in standing.difference(map(str.strip, new)):
             self._texts.pop(gone, None)

@@ -93,8 +93,6 @@ def test_a_whole_file_has_one_author_until_lines_are_edited() -> None:
     file.apply(Change("a", "two\nthree", "two\nnew 1\nnew 2\nthree"), SECOND)
     assert authors(file, 6) == [FIRST, FIRST, SECOND, SECOND, FIRST, FIRST]
     assert [file.line(number).text for number in range(1, 7)] == ["one", "two", "new 1", "new 2", "three", "four"]  # type: ignore[union-attr]
-    assert file.line(5).editor == SECOND  # type: ignore[union-attr]
-    assert file.line(6).editor is None  # type: ignore[union-attr]
 
 
 def test_lines_that_were_only_shown_have_no_author_and_move_with_an_edit_before_them() -> None:
@@ -131,14 +129,13 @@ def test_a_file_that_is_written_again_keeps_the_authors_of_its_old_lines() -> No
     file.show({1: "import os", 2: "old line"})
     file.apply(Change("a", None, "import os\nimport re\nold line\n"), FIRST)
     assert authors(file, 3) == [None, FIRST, None]
-    assert file.line(1).editor is None  # type: ignore[union-attr]
 
 
 def test_an_edit_of_a_part_of_a_line_makes_the_whole_line_its_own() -> None:
     file = WrittenFile()
     file.show({3: "call(alpha, beta)"})
     file.apply(Change("a", "beta", "gamma"), FIRST)
-    assert file.line(3) == ("call(alpha, gamma)", FIRST, None)
+    assert file.line(3) == ("call(alpha, gamma)", FIRST)
     assert file.author_of("  call(alpha, gamma)") == FIRST
 
 
