@@ -1,0 +1,207 @@
+"""Spans that hold the spans below them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_otel import agent, says, tool, user
+from test_otel_spans import TASK, Call, calls_of, openinference, states, tree, tree_span
+
+from composer_replication.ingestion import IngestionStats, ReadOptions, UnknownFormatError, read_traces
+from composer_replication.traces import Trace, Usage
+
+Tree = dict[str, Any]
+
+
+def read(directory: Path, *documents: Any, **options: bool) -> tuple[list[Trace], IngestionStats]:
+    path = directory / "run.json"
+    path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in documents))
+    stats = IngestionStats()
+    return list(read_traces(path, ReadOptions(**options), stats)), stats
+
+
+def document(*spans: Any) -> Tree:
+    return {"trace_id": f"{1:032x}", "spans": list(spans)}
+
+
+def chain(number: int, *children: Tree) -> Tree:
+    return tree_span(Call(({"openinference.span.kind": "CHAIN"}, []), number=number, name=f"Step {number}"), *children)
+
+
+def test_a_tree_is_read_as_its_spans(tmp_path: Path) -> None:
+    first, second, third = (tree_span(call) for call in calls_of(TASK, openinference))
+    ran = tree_span(tool(9, error="RuntimeError: no net", gen_ai__tool__call__id="c2"))
+    root = tree_span(agent(7, "root"), chain(8, first, ran), chain(10, second), third)
+    first["span_attributes"] |= {"llm.token_count.prompt": "12", "llm.token_count.completion": "3"}
+    (trace,), stats = read(tmp_path, document(root))
+    assert states(trace) == [TASK[:2], TASK[:5], TASK[:7]]
+    assert not any(turn.repeats for turn in trace.turns)
+    assert (trace.meta, trace.session_id) == ({"agent": "root"}, f"{1:032x}")
+    assert trace.source.version == "my.instrumentation 1.2"
+    assert (trace.turns[2].usage, trace.turns[2].timestamp) == (Usage(12, 3), "2026-01-01T00:00:01.500000Z")
+    assert [turn.is_error for turn in trace.turns if turn.role == "tool"] == [False, True]
+    assert trace.turns[2].tool_error is not None
+    assert stats.n_records_total == 7
+    assert stats.skipped == {"not a model call": 2}
+
+
+def test_a_tree_of_lines_and_a_list_of_trees(tmp_path: Path) -> None:
+    one, two = (json.loads(tree(calls_of(TASK, openinference, trace=number))) for number in (1, 2))
+    for written in ([one, two], [[one, two]], [[*one["spans"][:1], *two["spans"][:1]]]):
+        for span in [*one["spans"], *two["spans"]]:
+            span["trace_id"] = "1" if span in one["spans"] else "2"
+        traces, stats = read(tmp_path, *written)
+        assert len(traces) == 2
+        assert stats.skipped == {}
+
+
+@pytest.mark.parametrize("name", ["child_spans", "childSpans", "children", "spans"])
+def test_names_of_children(tmp_path: Path, name: str) -> None:
+    root = tree_span(agent(7))
+    del root["child_spans"]
+    root[name] = [tree_span(call) for call in calls_of(TASK, openinference)]
+    (trace,), _ = read(tmp_path, document(root))
+    assert (len(states(trace)), trace.meta) == (3, {"agent": "a"})
+
+
+def test_what_a_span_in_a_tree_leaves_out(tmp_path: Path) -> None:
+    """Its place gives its trace and its parent, and what it has no time for happened in the order of the file."""
+    spans = [tree_span(call) for call in calls_of(TASK, openinference)]
+    root = tree_span(agent(7), *spans)
+    for span in spans:
+        del span["span_id"]
+    for span in spans[1:]:
+        del span["timestamp"]
+    inner = tree_span(agent(8, "inner"), tree_span(Call(openinference([user("t")], says("x")), number=9)))
+    del inner["span_id"]
+    spans[0]["child_spans"] = [inner]
+    traces, _ = read(tmp_path, document(root), subagents=True)
+    assert [trace.meta for trace in traces] == [{"agent": "a"}, {"agent": "inner"}]
+    assert states(traces[0]) == [TASK[:2], TASK[:5], TASK[:7]]
+    assert traces[1].parent == traces[0].trace_id
+    assert read(tmp_path, document(root))[1].skipped["sub-agent"] == 1
+
+
+def test_a_parent_id_comes_before_the_place(tmp_path: Path) -> None:
+    spans = [tree_span(call) for call in calls_of(TASK, openinference)]
+    spans[0]["parent_span_id"] = f"{99:016x}"
+    traces, _ = read(tmp_path, document(tree_span(agent(7), *spans)))
+    assert [trace.meta for trace in traces] == [{}, {"agent": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("duration", "end"),
+    [
+        ("PT2.25S", "00:00:03.250000Z"),
+        ("PT1M", "00:01:01Z"),
+        ("PT1H1M1S", "01:01:02Z"),
+        ("PT0.0000015S", "00:00:01.000001Z"),
+        (2250, "00:00:01Z"),
+        ("2.25", "00:00:01Z"),
+    ],
+)
+def test_durations(tmp_path: Path, duration: Any, end: str) -> None:
+    span = tree_span(Call(openinference([user("t")], says("x")), number=1))
+    (trace,), _ = read(tmp_path, document({**span, "duration": duration}))
+    assert trace.turns[1].timestamp == f"2026-01-01T{end}"
+
+
+def test_the_logs_of_a_span_are_counted(tmp_path: Path) -> None:
+    spans = [tree_span(call) for call in calls_of(TASK, openinference)]
+    spans[0]["logs"] = [{"timestamp": "2026-01-01T00:00:00", "body": {"function.name": "main"}}, {"body": None}]
+    _, stats = read(tmp_path, document(*spans))
+    assert stats.skipped == {"not a model call": 2}
+    assert stats.n_records_total == 5
+
+
+ODD: list[Any] = [None, 7, "x", True, {}, {"span_id": "x"}, [], [None], [7], ["x"], [[]], [{}], {"a": {}}, [7, {}]]
+
+
+@pytest.mark.parametrize("key", ["child_spans", "children", "spans"])
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_span_in_a_tree_is_counted(tmp_path: Path, odd: Any, key: str) -> None:
+    spans = [tree_span(call) for call in calls_of(TASK, openinference)]
+    spans[1][key] = odd
+    (trace,), stats = read(tmp_path, document(*spans))
+    assert states(trace) == [TASK[:2], TASK[:5], TASK[:7]]
+    passed = 0 if odd in (None, [], [[]]) else 2 if odd == [7, {}] else 1
+    assert stats.skipped["not a span"] == passed
+    assert stats.n_records_total == 3 + passed
+
+
+@pytest.mark.parametrize(
+    "key", ["span_name", "span_attributes", "timestamp", "duration", "span_id", "trace_id", "logs"]
+)
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_values_in_a_tree_never_crash(tmp_path: Path, odd: Any, key: str) -> None:
+    spans = [tree_span(call) for call in calls_of(TASK, openinference)]
+    spans[1][key] = odd
+    traces, stats = read(tmp_path, document(*spans))
+    assert TASK[:2] in [state for trace in traces for state in states(trace)]
+    assert stats.n_records_total >= 3
+
+
+def test_a_group_that_is_no_span_passes_its_spans_on(tmp_path: Path) -> None:
+    spans = [tree_span(call) for call in calls_of(TASK, openinference)]
+    (trace,), stats = read(tmp_path, document(tree_span(agent(7), {"title": "a group", "child_spans": spans})))
+    assert (len(states(trace)), trace.meta) == (3, {"agent": "a"})
+    assert stats.skipped == {"not a span": 1}
+
+
+@pytest.mark.parametrize("depth", [100, 400])
+def test_spans_nested_deeply(tmp_path: Path, depth: int) -> None:
+    inner = [tree_span(call) for call in calls_of(TASK, openinference)]
+    for number in range(depth):
+        inner = [chain(100 + number, *inner)]
+    (trace,), stats = read(tmp_path, document(*inner))
+    assert states(trace) == [TASK[:2], TASK[:5], TASK[:7]]
+    assert stats.skipped == {"not a model call": depth}
+
+
+def test_spans_nested_beyond_reason(tmp_path: Path) -> None:
+    opening = (
+        '{"trace_id": "1", "span_id": "2", "span_name": "s", "timestamp": 1, "span_attributes": {}, "child_spans": ['
+    )
+    deep = opening * 10_000 + "]}" * 10_000
+    with pytest.raises(UnknownFormatError):
+        read(tmp_path, deep)
+    (trace,), stats = read(tmp_path, json.dumps(json.loads(tree(calls_of(TASK, openinference)))), deep)
+    assert states(trace) == [TASK[:2], TASK[:5], TASK[:7]]
+    assert stats.skipped == {"broken line": 1}
+
+
+def test_a_tree_that_was_cut_gives_the_spans_that_are_whole(tmp_path: Path) -> None:
+    spans = [{"trace_id": "1", **tree_span(call)} for call in calls_of(TASK, openinference)]
+    whole = json.dumps(document(tree_span(agent(7), *spans)))
+    (trace,), stats = read(tmp_path, json.dumps(document(chain(50))), whole[:-40])
+    assert states(trace)[:2] == [TASK[:2], TASK[:5]]
+    assert stats.skipped["broken line"] == 1
+
+
+def test_a_tree_behind_a_broken_line(tmp_path: Path) -> None:
+    spans = [tree_span(call) for call in calls_of(TASK, openinference)]
+    (trace,), stats = read(tmp_path, json.dumps(document(chain(50))), '{"cut": "' + json.dumps(document(*spans)))
+    assert states(trace) == [TASK[:2], TASK[:5], TASK[:7]]
+    assert stats.skipped["broken line"] == 1
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"trace_id": "1", "spans": []},
+        {"trace_id": "1", "spans": "x"},
+        {"trace_id": "1", "spans": [{"span_name": "x", "timestamp": 1}]},
+        {"trace_id": "1", "spans": [{"name": "x", "span_attributes": {}, "timestamp": 1, "child_spans": []}]},
+        {"spans": [{"span_id": "2", "span_name": "x", "span_attributes": {}, "timestamp": 1}]},
+        {"trace_id": "1", "span_id": "2", "name": "a log line", "attributes": {}, "timestamp": 1},
+        {"span_id": "2", "span_name": "x", "span_attributes": {}, "timestamp": 1, "child_spans": []},
+    ],
+)
+def test_other_files_are_not_taken(tmp_path: Path, record: Tree) -> None:
+    with pytest.raises(UnknownFormatError):
+        read(tmp_path, record)
+    with pytest.raises(UnknownFormatError):
+        read(tmp_path, json.dumps(record, indent=2))
