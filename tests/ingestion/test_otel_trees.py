@@ -1,4 +1,4 @@
-"""Spans that hold the spans below them."""
+"""Spans that hold the spans below them, and the messages of smolagents, whose traces are published so."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_otel import agent, says, tool, user
-from test_otel_spans import TASK, Call, calls_of, openinference, states, tree, tree_span
+from test_otel import agent, result, says, tool, user
+from test_otel_spans import TASK, Call, Chat, calls_of, openinference, states, tree, tree_span
 
 from composer_replication.ingestion import IngestionStats, ReadOptions, UnknownFormatError, read_traces
+from composer_replication.ingestion.otel.messages import Call as ToolCall
+from composer_replication.ingestion.otel.messages import Message, normalise
 from composer_replication.traces import Trace, Usage
 
 Tree = dict[str, Any]
@@ -205,3 +207,149 @@ def test_other_files_are_not_taken(tmp_path: Path, record: Tree) -> None:
         read(tmp_path, record)
     with pytest.raises(UnknownFormatError):
         read(tmp_path, json.dumps(record, indent=2))
+
+
+# ---- smolagents
+
+
+def called(*calls: dict[str, Any]) -> dict[str, Any]:
+    """The message by which smolagents tells a model of its calls: as Python prints them."""
+    named = [{"id": one["id"], "type": "function", "function": one["function"]} for one in calls]
+    return {"role": "tool-call", "content": f"Calling tools:\n{named}"}
+
+
+def answered(text: str) -> dict[str, Any]:
+    return {"role": "tool-response", "content": text}
+
+
+def smolagents(chat: Chat, answer: dict[str, Any], number: int) -> Tree:
+    return chain(number + 50, tree_span(Call(openinference(chat, answer), number=number)))
+
+
+CODE = {"id": "call_1", "function": {"name": "python_interpreter", "arguments": "print('a')\nopen('b')"}}
+THOUGHT = "Thought: look.\nCode:\n```py\nprint('a')\nopen('b')\n```"
+TOLD: Chat = [{"role": "system", "content": "Write code."}, user("New task:\nlook")]
+
+
+def test_an_agent_that_writes_code(tmp_path: Path) -> None:
+    """The agent puts the end of the code back, and reads the call in the answer's text."""
+    kept = says(f"{THOUGHT}<end_code>")
+    seen = [
+        answered("Call id: call_1\nObservation:\nExecution logs:\na\n"),
+        answered("Call id: call_1\nError:\nCode execution failed due to: FileNotFoundError: b\nNow let's retry: …"),
+    ]
+    prompt = [*TOLD, kept, called(CODE), *seen]
+    steps = [
+        smolagents(TOLD, says(THOUGHT), 1),
+        smolagents(prompt, says("Thought: again."), 2),
+        smolagents([*prompt, says("Thought: again."), user("Well?")], says("Done."), 3),
+    ]
+    (trace,), stats = read(tmp_path, document(tree_span(agent(9), *steps)))
+    roles = ["system", "user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert [turn.role for turn in trace.turns] == roles
+    assert not any(turn.repeats or turn.follows is not None for turn in trace.turns)
+    acted, ran = trace.turns[2:4]
+    assert acted.content == f"{THOUGHT}<end_code>"
+    assert [(call.id, call.name) for call in acted.tool_calls] == [("call_1", "python_interpreter")]
+    assert acted.tool_calls[0].arguments == {"code": "print('a')\nopen('b')"}
+    assert (ran.tool_call_id, ran.is_error) == ("call_1", True)
+    assert ran.content.startswith("Observation:\nExecution logs:\na\n\nError:\nCode execution failed")
+    assert acted.tool_error is not None
+    assert (stats.n_tool_use_blocks, stats.n_tool_results, stats.results_without_call) == (1, 1, 0)
+    assert sum(stats.errors.values()) == 1
+
+
+def test_the_run_of_a_call_that_was_read_in_an_answer(tmp_path: Path) -> None:
+    prompt = [*TOLD, says(f"{THOUGHT}<end_code>"), called(CODE), answered("Call id: call_1\nObservation:\nnothing")]
+    run = tree_span(tool(3, error="MemoryError: full", gen_ai__tool__call__id="call_1"))
+    (trace,), stats = read(
+        tmp_path, document(smolagents(TOLD, says(THOUGHT), 1), run, smolagents(prompt, says("ok"), 4))
+    )
+    assert [turn.is_error for turn in trace.turns if turn.role == "tool"] == [True]
+    assert "tool span without its call" not in stats.skipped
+
+
+def test_an_agent_that_calls_tools(tmp_path: Path) -> None:
+    call = says("", ("c1", "web_search", '{"query": "a"}'))
+    again = {"id": "c1", "function": {"name": "web_search", "arguments": {"query": "a"}}}
+    run = tree_span(
+        Call(
+            (
+                {
+                    "openinference.span.kind": "TOOL",
+                    "tool.name": "web_search",
+                    "tool.parameters": '{"query": {"type": "string"}}',
+                    "input.value": '{"args": [], "sanitize_inputs_outputs": true, "kwargs": {"query": "a"}}',
+                },
+                [],
+            ),
+            number=5,
+            error="ConnectionError: down",
+        )
+    )
+    steps = [
+        smolagents(TOLD, call, 1),
+        run,
+        smolagents([*TOLD, called(again), answered("Call id: c1\nObservation:\nnothing")], says("Done."), 6),
+    ]
+    (trace,), stats = read(tmp_path, document(*steps))
+    assert [turn.role for turn in trace.turns] == ["system", "user", "assistant", "tool", "assistant"]
+    assert trace.turns[2].tool_calls[0].arguments == {"query": "a"}
+    assert (trace.turns[3].tool_call_id, trace.turns[3].content) == ("c1", "Observation:\nnothing")
+    assert trace.turns[3].is_error
+    assert "tool span without its call" not in stats.skipped
+
+
+def test_the_pieces_of_a_result_are_one() -> None:
+    call = Message("assistant", calls=(ToolCall("c", "f", "{}"),))
+    first, second = (Message("tool", text, answers="c") for text in "ab")
+    assert normalise([call, first, second]) == [call, first._replace(content="a\nb")]
+    assert normalise([call, first, first]) == [call, first, first]
+
+
+def test_a_result_without_its_call_and_a_complaint_about_no_call(tmp_path: Path) -> None:
+    prompt = [
+        *TOLD,
+        says("I look."),
+        answered("Error:\nError in code parsing: no code was found."),
+        called(CODE),
+        answered("Observation:\na"),
+        answered("Call id: call_1\nError:\nKeyError: 1"),
+        answered("something else"),
+    ]
+    (trace,), _ = read(tmp_path, document(smolagents(prompt, says("ok"), 1)))
+    told = [(turn.role, turn.content, turn.tool_call_id) for turn in trace.turns[2:]]
+    assert told == [
+        ("assistant", "I look.", None),
+        ("user", "Error:\nError in code parsing: no code was found.", None),
+        ("assistant", "", None),
+        ("tool", "Observation:\na\nError:\nKeyError: 1", "call_1"),
+        ("tool", "something else", ""),
+        ("assistant", "ok", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Calling tools:\n[{'id': ", "Calling tools:\n['x', {'function': 3}]", "Calling tools:\n7", "I call.", "", None],
+)
+def test_calls_that_smolagents_wrote_otherwise_stay_text(tmp_path: Path, text: Any) -> None:
+    messages = [*TOLD, {"role": "tool-call", "content": text}, answered("Observation:\nx")]
+    (trace,), _ = read(tmp_path, document(smolagents(messages, says("ok"), 1)))
+    assert [turn.role for turn in trace.turns][-2:] == ["tool", "assistant"]
+    assert text is None or text in "".join(turn.content for turn in trace.turns)
+
+
+def test_an_answer_that_another_prompt_only_begins_like_is_not_taken_for_it(tmp_path: Path) -> None:
+    for kept in (f"{THOUGHT} and then a good deal more of it, which the model never said", "Thought: other."):
+        prompt = [*TOLD, says(kept), called(CODE), answered("Call id: call_1\nObservation:\nx")]
+        steps = [smolagents(TOLD, says(THOUGHT), 1), smolagents(prompt, says("ok"), 2)]
+        (trace,), _ = read(tmp_path, document(tree_span(agent(9), *steps)))
+        assert trace.turns[2].tool_calls == []
+        assert trace.turns[3].repeats
+        assert result("call_1", "Observation:\nx") in states(trace)[1]
+    read_in_it = [called(CODE)]
+    for said, kept in ((says(THOUGHT), []), (says(THOUGHT, ("c", "f", "{}")), read_in_it), (says(" "), read_in_it)):
+        prompt = [*TOLD, says(f"{said['content']}<end_code>"), *kept, user("go on")]
+        (trace,), _ = read(tmp_path, document(smolagents(TOLD, said, 1), smolagents(prompt, says("ok"), 2)))
+        assert [turn.repeats for turn in trace.turns[2:4]] == [False, True]
