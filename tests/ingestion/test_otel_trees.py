@@ -60,6 +60,16 @@ def test_a_tree_of_lines_and_a_list_of_trees(tmp_path: Path) -> None:
         assert stats.skipped == {}
 
 
+def test_a_table_has_trees_as_text(tmp_path: Path) -> None:
+    texts = [tree(calls_of(TASK, openinference, trace=number)) for number in (1, 2)]
+    traces, stats = read(tmp_path, *({"trace": text, "labels": "{}"} for text in texts), {"trace": texts[0][:-9]})
+    assert [len(states(trace)) for trace in traces] == [3, 3]
+    assert (stats.n_records_total, stats.skipped) == (7, {"not a span": 1})
+    for other in ("", "{", "x", '{"spans": []}', "[]", 7, None, {}):
+        with pytest.raises(UnknownFormatError):
+            read(tmp_path, {"trace": other})
+
+
 @pytest.mark.parametrize("name", ["child_spans", "childSpans", "children", "spans"])
 def test_names_of_children(tmp_path: Path, name: str) -> None:
     root = tree_span(agent(7))

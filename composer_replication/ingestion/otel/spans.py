@@ -4,7 +4,7 @@ Five containers: OTLP JSON (`resourceSpans`, one document or one per line, as th
 `resourceLogs` for events that were logged beside the span), the Python SDK's `span.to_json()` objects (also
 pretty-printed one after another, as the console exporter prints them), flat rows with an `attributes` object, Phoenix's
 rows with one column per attribute (`attributes.llm.model_name`), and trees: spans that hold the spans below them
-(`child_spans`), under an object with the id of their trace or alone.
+(`child_spans`), under an object with the id of their trace or alone; tables have that object as text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from composer_replication.ingestion.log_file import (
     values_in_line,
     without_surrogates,
 )
-from composer_replication.ingestion.loose_json import first_of, objects
+from composer_replication.ingestion.loose_json import decoded, fields, first_of, objects
 from composer_replication.ingestion.otel.attributes import Attributes, grow, look
 from composer_replication.ingestion.statistics import IngestionStats
 
@@ -93,6 +93,7 @@ def _entries(value: Any, line: int) -> Iterator[Span | None]:
                 yield below
                 yield from (_from_log_record(row, below) for row in objects(value.get("logs")))
             elif above is None and is_tree(value):
+                value = _tree(value)
                 below = Span(_hex(first_of(value, *_TRACE_ID)), "")
             else:
                 yield None
@@ -119,8 +120,14 @@ def _is_named(value: Mapping[str, Any]) -> bool:
 
 def is_tree(value: Mapping[str, Any]) -> bool:
     """Whether a JSON object lists the spans of a trace, which may leave the trace's id to it."""
+    value = _tree(value)
     trace = {key: value[key] for key in _TRACE_ID if key in value}
     return any(is_span({**trace, **one}) for one in objects(value.get("spans")))
+
+
+def _tree(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = value.get("trace")
+    return fields(decoded(text)) if isinstance(text, str) and '"spans"' in text[:_BEGINNING] else value
 
 
 OPENINFERENCE_KINDS = ("LLM", "TOOL", "AGENT", "CHAIN", "RETRIEVER", "EMBEDDING", "RERANKER", "GUARDRAIL", "EVALUATOR")
@@ -394,3 +401,4 @@ def _spans_of_cut_export(text: str) -> list[Any]:
 
 _SCANNER = json.JSONDecoder(strict=False)
 _LONGEST_SEARCHED = 64 * 1024 * 1024
+_BEGINNING = 4096
