@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 from composer_replication.ingestion.chat_messages import (
@@ -10,14 +12,25 @@ from composer_replication.ingestion.chat_messages import (
     call_of,
     calls_in,
     joined,
+    json_of,
     reasoning_of,
     text_of,
     thinking_of,
 )
+from composer_replication.ingestion.chat_parts import (
+    NOT_A_CALL,
+    calls_in_value,
+    ends_with_call,
+    is_call,
+    is_result,
+    plain_parts,
+    split_calls,
+    split_results,
+)
 from composer_replication.ingestion.loose_json import decoded, fields, first_of, is_nonzero, text_at
 from composer_replication.ingestion.open_calls import distinct_id
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import Role, Turn, dump_json
+from composer_replication.traces import Role, Turn
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -33,6 +46,7 @@ ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
     "observation": "tool",
+    "ipython": "tool",
     "function_response": "tool",
     "tool_response": "tool",
 }
@@ -74,6 +88,8 @@ class Conversation:
             return "not a message"
         timestamp = timestamp or text_at(item, "timestamp")
         kind = text_at(item, "type") or ""
+        if "value" in item and not item.get("role") and not item.get("from") and (is_call(item) or is_result(item)):
+            item, kind = {"role": "assistant", "content": [item]}, "message"
         if kind == "reasoning":
             return self._take_reasoning(item, line, timestamp)
         if kind.endswith("_call"):
@@ -83,13 +99,16 @@ class Conversation:
         role = ROLES.get(text_at(item, "role") or text_at(item, "from") or "")
         if role is None:
             return "unknown role" if item.get("role") or item.get("from") else f"item: {kind[:40] or 'no type'}"
+        content = item.get("content", item.get("value"))
+        if isinstance(content, list) and content:
+            content = plain_parts(content, self._stats.skipped) or None
+            item = {**item, "content": content}
         if role == "assistant":
             return self._take_assistant(item, kind, line, timestamp)
-        content = item.get("content", item.get("value"))
+        if isinstance(content, list) and (calls := sum(_is(part, "tool_use") for part in content)):
+            self._stats.skipped["tool call that is not the assistant's"] += calls
         if role == "tool":
-            call_id = text_at(item, "tool_call_id") or text_at(item, "call_id")
-            is_error = item.get("is_error") is True or item.get("isError") is True
-            return self._answer(call_id, content, is_error, line, timestamp, name=text_at(item, "name"))
+            return self._take_tool(item, content, line, timestamp)
         passed_over = None
         if role == "user" and isinstance(content, list):
             content, passed_over = self._take_results_in(content, line, timestamp)
@@ -147,12 +166,14 @@ class Conversation:
 
     def _take_assistant(self, item: dict[str, Any], kind: str, line: int, timestamp: str | None) -> str | None:
         content = item.get("content", item.get("value"))
+        if isinstance(content, list) and any(_is(part, "tool_result") for part in content):
+            return self._take_exchange(item, content, kind, line, timestamp)
         calls = calls_in(item)
         if item.get("from") in ("function_call", "tool_call"):
-            call = decoded(content)
-            if not isinstance(call, dict):
-                return "not a tool call"
-            calls, content = [call], None
+            calls, content = calls_in_value(content, unread := Counter[str]()), None
+            if not calls:
+                return NOT_A_CALL
+            self._stats.skipped.update(unread)
         if content is None and isinstance(item.get("refusal"), str):
             content = item["refusal"]
         thinking = thinking_of(item)
@@ -166,11 +187,36 @@ class Conversation:
             if isinstance(call, dict):
                 self._add_call(turn, call)
             else:
-                self._stats.skipped["not a tool call"] += 1
+                self._stats.skipped[NOT_A_CALL] += 1
+        if "from" in item and ends_with_call(turn.content) and not self._read_calls(turn):
+            self._stats.skipped[NOT_A_CALL] += 1
         if kind != "message":
             # A chat message is a whole response; an item is a part of one.
             self._open = None
         return None
+
+    def _take_exchange(
+        self, item: dict[str, Any], parts: list[Any], kind: str, line: int, timestamp: str | None
+    ) -> str | None:
+        """A message that has the results of its calls, too: what the model says after them is another turn."""
+        passed_over = None
+        for are_results, group in groupby(parts, lambda part: _is(part, "tool_result")):
+            if are_results:
+                reason = self._take_results_in(list(group), line, timestamp)[1]
+            else:
+                reason = self._take_assistant({**item, "content": list(group)}, kind, line, timestamp)
+                item = {}  # what stands beside the content belongs to the first turn
+            passed_over = passed_over or reason
+        return passed_over
+
+    def _read_calls(self, turn: Turn) -> bool:
+        """Take the calls between tags that a turn's text ends with; False if there are none."""
+        if turn.tool_calls:
+            return False
+        turn.content, calls = split_calls(turn.content)
+        for call in calls:
+            self._add_call(turn, call)
+        return bool(calls)
 
     def _take_reasoning(self, item: dict[str, Any], line: int, timestamp: str | None) -> str | None:
         text = reasoning_of(item)
@@ -205,14 +251,32 @@ class Conversation:
         output = item.get("output", item.get("tools"))
         return self._answer(text_at(item, "call_id"), output, False, line, timestamp)
 
-    def _take_results_in(self, parts: list[Any], line: int, timestamp: str | None) -> tuple[Any, str | None]:
-        """Results may stand in a user message, as Anthropic has them. Returns what else is in it."""
+    def _take_tool(self, item: dict[str, Any], content: Any, line: int, timestamp: str | None) -> str | None:
+        call_id = text_at(item, "tool_call_id") or text_at(item, "call_id")
+        is_error = item.get("is_error") is True or item.get("isError") is True
+        if isinstance(content, str):
+            content = split_results(content) or content
+        if isinstance(content, list):
+            content, passed_over = self._take_results_in(content, line, timestamp, call_id, is_error)
+            if content is None:
+                return passed_over
+        return self._answer(call_id, content, is_error, line, timestamp, name=text_at(item, "name"))
+
+    def _take_results_in(
+        self, parts: list[Any], line: int, timestamp: str | None, call_id: str | None = None, failed: bool = False
+    ) -> tuple[Any, str | None]:
+        """Results may stand among the parts of a message, as Anthropic has them. Returns what else is in it."""
         passed_over = None
         rest = []
         for part in parts:
-            if isinstance(part, dict) and part.get("type") == "tool_result":
+            if _is(part, "tool_result"):
                 reason = self._answer(
-                    text_at(part, "tool_use_id"), part.get("content"), part.get("is_error") is True, line, timestamp
+                    text_at(part, "tool_use_id") or call_id,
+                    part.get("content"),
+                    failed or part.get("is_error") is True,
+                    line,
+                    timestamp,
+                    name=text_at(part, "name"),
                 )
                 passed_over = passed_over or reason
             else:
@@ -231,6 +295,10 @@ class Conversation:
     ) -> str | None:
         self._open = None
         call_id = self._asked(given_id, name)
+        last = self.context[-1] if self.context else None
+        if call_id is None and last is not None and last is self.last and self._read_calls(last):
+            # Outside ShareGPT, only its result shows that a text was taken for a call.
+            call_id = self._asked(given_id, name)
         if call_id is None and given_id in self._call_ids:
             self._stats.duplicate_results += 1
             return "second result of a call"
@@ -279,6 +347,10 @@ class Conversation:
         return made.id
 
 
+def _is(part: Any, kind: str) -> bool:
+    return isinstance(part, dict) and part.get("type") == kind
+
+
 def says_error(value: Any) -> bool:
     """Whether a result is a JSON object that says that it is an error, or has an exit code other than 0."""
     if isinstance(value, str):
@@ -294,5 +366,5 @@ def _output_text(output: Any) -> str:
         inner = next((output[key] for key in ("content", "output") if isinstance(output.get(key), str | list)), output)
         return text_of(inner)
     if isinstance(output, list) and output and all(isinstance(part, dict) and "name" in part for part in output):
-        return dump_json(output)  # tools that a search found
+        return json_of(output)  # tools that a search found
     return text_of(output)

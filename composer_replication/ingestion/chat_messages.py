@@ -8,17 +8,18 @@ from composer_replication.ingestion.loose_json import fields, items, name_of, ob
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import ToolCall, Turn, dump_json, parse_arguments
 
-_THOUGHTS = ("thinking", "reasoning", "reasoning_text", "redacted_thinking", "summary_text")
+THOUGHTS = ("thinking", "reasoning", "reasoning_text", "redacted_thinking", "summary_text")
 # Parts of a content that a turn holds elsewhere, or that nobody can read.
-_NO_TEXT = (*_THOUGHTS, "encrypted_content", "tool_use")
-_MEDIA = ("image", "audio", "file", "video")
+_NO_TEXT = (*THOUGHTS, "encrypted_content", "tool_use")
+MEDIA = ("image", "audio", "file", "video")
 
 
 def text_of(content: Any, *, levels: int = 4) -> str:
     """The text of a message's content: a string, parts, or null. A part that is no text leaves its kind, as `[image]`.
 
     Thinking and calls among the parts are left out: `thinking_of` and `calls_in` have them. An object of no kind is
-    given as JSON, and so is any other value; lists inside more than `levels` others are `[content]`.
+    given as JSON, and so is any other value; lists inside more than `levels` others are `[content]`, and so is what is
+    nested too deeply for JSON.
     """
     if content is None:
         return ""
@@ -26,7 +27,7 @@ def text_of(content: Any, *, levels: int = 4) -> str:
         return content
     if isinstance(content, list):
         return joined([text_of(part, levels=levels - 1) for part in content]) if levels else "[content]"
-    return _part_text(content, levels) if isinstance(content, dict) else dump_json(content)
+    return _part_text(content, levels) if isinstance(content, dict) else json_of(content)
 
 
 def _part_text(part: dict[str, Any], levels: int) -> str:
@@ -39,10 +40,18 @@ def _part_text(part: dict[str, Any], levels: int) -> str:
     if isinstance(part.get("content"), str | list) and levels:
         return text_of(part["content"], levels=levels - 1)
     if not kind:
-        return dump_json(part)
-    named = next((name for name in _MEDIA if name in kind), name_of(kind))
+        return json_of(part)
+    named = next((name for name in MEDIA if name in kind), name_of(kind))
     path = fields(part.get("source")).get("path")
     return f"[{named}: {path}]" if isinstance(path, str) else f"[{named}]"
+
+
+def json_of(value: Any) -> str:
+    """What a tool returned, as JSON; `[content]` if it is nested too deeply."""
+    try:
+        return dump_json(value)
+    except RecursionError:
+        return "[content]"
 
 
 def joined(parts: list[str], separator: str = "\n") -> str:
@@ -58,7 +67,7 @@ def thinking_of(message: dict[str, Any]) -> str:
     return (
         thought_of(message.get("reasoning_details"))
         or thought_of(message.get("thinking_blocks"))
-        or thought_of([part for part in objects(message.get("content")) if part.get("type") in _THOUGHTS])
+        or thought_of([part for part in objects(message.get("content")) if part.get("type") in THOUGHTS])
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -73,6 +74,14 @@ def time_of(value: Any) -> str | None:
 def decoded(value: Any) -> Any:
     """A value that may be JSON text; `UNREADABLE` if it is text, but not JSON."""
     return decode_value(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else value
+
+
+def python_literal(text: str) -> Any:
+    """An object or a list that some logs have as Python prints it; None if the text is anything else."""
+    try:
+        return ast.literal_eval(text) if text.startswith(("{", "[")) else None
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
 def known(record: dict[str, Any]) -> dict[str, Any]:

@@ -310,7 +310,29 @@ def columns(calls: list[Call]) -> str:
     return "\n".join(rows)
 
 
-CONTAINERS = (otlp_document, otlp_lines, otlp_base64, console, sdk_lines, sdk_list, nested_rows, columns)
+def tree_span(call: Call, *children: dict[str, Any]) -> dict[str, Any]:
+    """A span with those below it inside it, in the spelling of TRAIL's files."""
+    return {
+        "timestamp": f"2026-01-01T00:00:{call.number % 60:02d}.000000Z",
+        "span_id": call.span_id,
+        "span_name": call.name,
+        "span_kind": "Internal",
+        "scope_name": "my.instrumentation",
+        "scope_version": "1.2",
+        "span_attributes": call.attributes,
+        "duration": "PT0.500000S",
+        "status_code": "Error" if call.error else "Unset",
+        "status_message": call.error or "",
+        "events": [{"name": name, "timestamp": "", "attributes": attributes} for name, attributes in call.events],
+        "child_spans": list(children),
+    }
+
+
+def tree(calls: list[Call]) -> str:
+    return json.dumps({"trace_id": calls[0].trace_id, "spans": [tree_span(call) for call in calls]}, indent=4)
+
+
+CONTAINERS = (otlp_document, otlp_lines, otlp_base64, console, sdk_lines, sdk_list, nested_rows, columns, tree)
 
 
 def write(directory: Path, text: str, name: str = "app.jsonl") -> LogFile:

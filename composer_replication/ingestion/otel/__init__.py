@@ -25,7 +25,7 @@ from composer_replication.ingestion.otel.calls import (
 )
 from composer_replication.ingestion.otel.conversations import CallSpan, Thread, ToolRuns, build_threads
 from composer_replication.ingestion.otel.messages import Message
-from composer_replication.ingestion.otel.spans import Event, Span, is_export_of_spans, is_span, read_spans
+from composer_replication.ingestion.otel.spans import Event, Span, is_export_of_spans, is_span, is_tree, read_spans
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
 
@@ -33,10 +33,11 @@ __all__ = ["read", "sniff"]
 
 
 def sniff(head: Head) -> bool:
-    """Whether a file holds spans: an OTLP export, or objects with a trace id, a span id, a start and attributes."""
+    """Whether a file holds spans: an OTLP export, objects with a trace id, a span id, a start and attributes, or trees
+    of them."""
     listed = head.document if isinstance(head.document, list) else []
     records = head.records or [one for one in listed[:64] if isinstance(one, dict)]
-    return any(is_export_of_spans(record) or is_span(record) for record in records)
+    return any(is_export_of_spans(record) or is_span(record) or is_tree(record) for record in records)
 
 
 def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[Trace]:

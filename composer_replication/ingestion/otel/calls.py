@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from composer_replication.ingestion.log_file import UNREADABLE
-from composer_replication.ingestion.loose_json import decoded, items
+from composer_replication.ingestion.loose_json import decoded, items, python_literal
 from composer_replication.ingestion.otel.attributes import Attributes, items_at, look, number_at, text_at
 from composer_replication.ingestion.otel.dialects import (
     BadJsonError,
@@ -24,6 +23,7 @@ from composer_replication.ingestion.otel.messages import (
     spelled,
     text_of,
 )
+from composer_replication.ingestion.otel.smolagents import as_openai
 from composer_replication.ingestion.otel.spans import OPENINFERENCE_KINDS, Event, Span
 from composer_replication.ingestion.tool_definitions import tool_definition
 from composer_replication.traces import Usage
@@ -118,7 +118,8 @@ def read_call(attributes: Attributes, events: list[Event]) -> ModelCall | str:
             attributes = _merged(details, attributes)
     try:
         system = system_instructions(attributes)
-        given = [one for message in given_messages(attributes, events) for one in read_message(message, "user")]
+        prompt = map(as_openai, given_messages(attributes, events))
+        given = [one for message in prompt for one in read_message(message, "user")]
         choice, further = answer_messages(attributes, events)
         answer = [one for message in choice for one in read_message(message, "assistant")]
     except HiddenContentError:
@@ -273,19 +274,15 @@ def _arguments(attributes: Attributes) -> str | None:
             continue
         inner = decoded(given)
         if inner is UNREADABLE:
-            inner = _python_literal(given)
+            inner = python_literal(given)  # LangChain records a tool's input so
         if isinstance(inner, dict):
             for key in ("kwargs", "inputs", "tool_input"):
-                if path == "traceloop.entity.input" and isinstance(inner.get(key), dict):
+                wrapped = path == "traceloop.entity.input" or (not inner.get("args") and _SMOLAGENTS_FLAG in inner)
+                if wrapped and isinstance(inner.get(key), dict):
                     inner = inner[key]
             return spelled(inner)
         return spelled(given)
     return None
 
 
-def _python_literal(text: str) -> Any:
-    """LangChain records a tool's input as Python prints it."""
-    try:
-        return ast.literal_eval(text) if text.startswith("{") else None
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+_SMOLAGENTS_FLAG = "sanitize_inputs_outputs"

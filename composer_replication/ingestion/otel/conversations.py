@@ -16,6 +16,7 @@ from typing import Any
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.otel.calls import ModelCall, ToolRun
 from composer_replication.ingestion.otel.messages import Call, Message
+from composer_replication.ingestion.otel.smolagents import repeats_answer
 from composer_replication.ingestion.otel.spans import iso_time
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import ToolCall, Trace, Turn, parse_arguments
@@ -100,7 +101,7 @@ class Thread:
         count = 0
         for (message, _), other in zip(self.chain, given, strict=False):
             if message is not other and message.key != other.key:
-                break
+                return count + (count == len(self.chain) - 1 and repeats_answer(message, other))
             count += 1
         return count
 
@@ -126,6 +127,8 @@ class Thread:
         given = span.call.given
         count = self.common(given)
         follows: int | None = None
+        if self.chain and count == len(self.chain):
+            self._take_calls(given[count - 1], span, runs)
         if self._add_missing_results(given) or count < len(self.chain):
             count = _closed([message for message, _ in self.chain[:count]])
             follows = self.chain[count - 1][1] if count else -1
@@ -166,14 +169,27 @@ class Thread:
         self.chain.append((message, len(self.turns)))
         self.turns.append(turn)
         stats.skipped.update(message.lost)
+        self._find_runs(message, turn, span, runs)
+        ran = self._runs.get(message.answers)
+        if message.role == "tool" and ran is not None and ran.failed:
+            turn.is_error = True
+
+    def _find_runs(self, message: Message, turn: Turn, span: CallSpan, runs: ToolRuns) -> None:
         for call in message.calls:
             if not turn.repeats or call.id not in self._runs:
                 run = runs.take(span.trace_id, call)
                 if run is not None:
                     self._runs[call.id] = run
-        ran = self._runs.get(message.answers)
-        if message.role == "tool" and ran is not None and ran.failed:
-            turn.is_error = True
+
+    def _take_calls(self, later: Message, span: CallSpan, runs: ToolRuns) -> None:
+        """Give the last answer the calls that the agent read in it, and its text as the model sees it from now on."""
+        message, index = self.chain[-1]
+        if message.key == later.key:
+            return
+        turn = self.turns[index]
+        turn.content, turn.tool_calls = later.content, _tool_calls(later)
+        self.chain[-1] = later, index
+        self._find_runs(later, turn, span, runs)
 
     def _add_missing_results(self, given: list[Message]) -> bool:
         """Results of the last answer that only the spans of its tools know; they are not part of any prompt."""
@@ -198,12 +214,16 @@ def _turn(message: Message, timestamp: str | None, line: int) -> Turn:
         role=message.role,
         content=message.content,
         thinking=message.thinking,
-        tool_calls=[ToolCall(call.id, call.name, *parse_arguments(call.arguments)) for call in message.calls],
+        tool_calls=_tool_calls(message),
         tool_call_id=message.answers if message.role == "tool" else None,
         is_error=message.is_error,
         timestamp=timestamp,
         line=line,
     )
+
+
+def _tool_calls(message: Message) -> list[ToolCall]:
+    return [ToolCall(call.id, call.name, *parse_arguments(call.arguments)) for call in message.calls]
 
 
 def _closed(messages: list[Message]) -> int:

@@ -114,7 +114,8 @@ def read_message(given: Any, default: Role = "user") -> list[Message]:
 
 
 def normalise(messages: Iterable[Message]) -> list[Message]:
-    """A chat: assistant messages that follow each other are one, every call has an id, every result names its call.
+    """A chat: assistant messages that follow each other are one, and so are the pieces of a result; every call has an
+    id, every result names its call.
 
     An id that is missing is made from what comes before it, so a later span that repeats the history makes the same.
     """
@@ -140,6 +141,10 @@ def normalise(messages: Iterable[Message]) -> list[Message]:
             if answered is not None:
                 open_calls.remove(answered)
                 message = message._replace(answers=answered.id)
+            elif (
+                message.answers and chat and chat[-1].answers == message.answers and chat[-1].content != message.content
+            ):
+                message = _joined(chat.pop(), message)
         chat.append(message)
     return chat
 
@@ -156,6 +161,7 @@ def _joined(first: Message, second: Message) -> Message:
         content="\n".join(text for text in (first.content, second.content) if text),
         thinking="\n".join(text for text in (first.thinking, second.thinking) if text),
         calls=first.calls + second.calls,
+        is_error=first.is_error or second.is_error,
         lost=first.lost + second.lost,
     )
 

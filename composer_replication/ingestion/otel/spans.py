@@ -1,9 +1,10 @@
 """Spans, from whichever file they were written to, in one form.
 
-Four containers: OTLP JSON (`resourceSpans`, one document or one per line, as the collector's file exporter writes it;
+Five containers: OTLP JSON (`resourceSpans`, one document or one per line, as the collector's file exporter writes it;
 `resourceLogs` for events that were logged beside the span), the Python SDK's `span.to_json()` objects (also
-pretty-printed one after another, as the console exporter prints them), flat rows with an `attributes` object, and
-Phoenix's rows with one column per attribute (`attributes.llm.model_name`).
+pretty-printed one after another, as the console exporter prints them), flat rows with an `attributes` object, Phoenix's
+rows with one column per attribute (`attributes.llm.model_name`), and trees: spans that hold the spans below them
+(`child_spans`), under an object with the id of their trace or alone; tables have that object as text.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from composer_replication.ingestion.log_file import (
     values_in_line,
     without_surrogates,
 )
-from composer_replication.ingestion.loose_json import first_of, objects
+from composer_replication.ingestion.loose_json import decoded, fields, first_of, objects
 from composer_replication.ingestion.otel.attributes import Attributes, grow, look
 from composer_replication.ingestion.statistics import IngestionStats
 
@@ -53,29 +54,51 @@ class Span:
     """Not a span but an event that was logged for one; `events` holds it."""
 
 
+_NOWHERE = Span("", "")
+
+
 def read_spans(log: LogFile, stats: IngestionStats) -> Iterator[Span]:
     """Every span of a file, in the file's order. Each counts as one record; what is no span is counted and passed."""
     for line, value in _values(log, stats):
-        spans = list(spans_in(value))
-        stats.n_records_total += max(1, len(spans))
-        if not spans and not _is_export(value):
-            stats.skip("not a span")
+        found = list(_entries(value, line))
+        spans = [span for span in found if span is not None]
+        stats.n_records_total += max(1, len(found))
+        if len(spans) < len(found) or (not found and not _is_export(value)):
+            stats.skip("not a span", max(1, len(found) - len(spans)))
         for span in spans:
             span.line = line
             yield span
 
 
-def spans_in(value: Any) -> Iterator[Span]:
-    """The spans of one JSON value; none if it holds no span."""
-    if isinstance(value, list):
-        for one in value:
-            yield from spans_in(one)
-    elif not isinstance(value, dict):
-        return
-    elif _is_export(value):
-        yield from _from_export(value)
-    elif is_span(value):
-        yield _from_row(value)
+def _entries(value: Any, line: int) -> Iterator[Span | None]:
+    """The spans of one JSON value, each before those inside it; None for what stands in their place and is no span.
+
+    What a span inside another leaves out it has from its place: its trace, its parent and its time.
+    """
+    waiting: list[tuple[Any, Span | None]] = [(value, None)]  # trees may be deeper than Python's calls
+    number = 0
+    while waiting:
+        value, above = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(one, above) for one in reversed(value)]
+        elif _is_export(value):
+            yield from _from_export(value)
+        elif not isinstance(value, dict):
+            yield None
+        else:
+            below = above
+            if is_span(value) or (above is not None and _is_named(value)):
+                number += 1
+                below = _from_row(value, above or _NOWHERE, made_up_id=f"{line}.{number}" if above is not None else "")
+                yield below
+                yield from (_from_log_record(row, below) for row in objects(value.get("logs")))
+            elif above is None and is_tree(value):
+                value = _tree(value)
+                below = Span(_hex(first_of(value, *_TRACE_ID)), "")
+            else:
+                yield None
+            if below is not None:
+                waiting += [(value[key], below) for key in _CHILDREN if value.get(key) is not None]
 
 
 def is_span(value: Mapping[str, Any]) -> bool:
@@ -83,10 +106,28 @@ def is_span(value: Mapping[str, Any]) -> bool:
     context = value.get("context")
     ids = context if isinstance(context, dict) else value
     has_ids = any(key in ids for key in _TRACE_ID) and any(key in ids for key in _SPAN_ID)
-    has_attributes = isinstance(value.get("attributes"), dict | list) or any(
-        key.startswith("attributes.") for key in value
+    begins = any(key in value for key in _START) or ("span_name" in value and _TREE_START in value)
+    return has_ids and begins and _is_named(value)
+
+
+def _is_named(value: Mapping[str, Any]) -> bool:
+    """Whether a JSON object has a span's name and attributes; in a tree that is enough."""
+    return ("name" in value or "span_name" in value) and (
+        isinstance(value.get("attributes", value.get("span_attributes")), dict | list)
+        or any(key.startswith("attributes.") for key in value)
     )
-    return has_ids and has_attributes and "name" in value and any(key in value for key in _START)
+
+
+def is_tree(value: Mapping[str, Any]) -> bool:
+    """Whether a JSON object lists the spans of a trace, which may leave the trace's id to it."""
+    value = _tree(value)
+    trace = {key: value[key] for key in _TRACE_ID if key in value}
+    return any(is_span({**trace, **one}) for one in objects(value.get("spans")))
+
+
+def _tree(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = value.get("trace")
+    return fields(decoded(text)) if isinstance(text, str) and '"spans"' in text[:_BEGINNING] else value
 
 
 OPENINFERENCE_KINDS = ("LLM", "TOOL", "AGENT", "CHAIN", "RETRIEVER", "EMBEDDING", "RERANKER", "GUARDRAIL", "EVALUATOR")
@@ -95,6 +136,8 @@ _SPAN_ID = ("span_id", "spanId", "context.span_id")
 _PARENT_ID = ("parent_id", "parentSpanId", "parent_span_id", "parentId")
 _START = ("start_time", "startTimeUnixNano", "start_time_unix_nano", "startTime")
 _END = ("end_time", "endTimeUnixNano", "end_time_unix_nano", "endTime")
+_TREE_START = "timestamp"  # elsewhere that is the time of a log record
+_CHILDREN = ("child_spans", "childSpans", "children", "spans")
 _EXPORTS = ("resourceSpans", "resource_spans", "resourceLogs", "resource_logs", "batches")
 _SCOPED = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans", "scopeLogs", "scope_logs")
 
@@ -121,43 +164,46 @@ def _from_export(value: Mapping[str, Any]) -> Iterator[Span]:
                 yield _from_log_record(row)
 
 
-def _from_row(row: Mapping[str, Any]) -> Span:
+def _from_row(row: Mapping[str, Any], above: Span = _NOWHERE, *, made_up_id: str = "") -> Span:
     context = row.get("context")
     ids = context if isinstance(context, dict) else row
     failed, failure = _status(row)
-    attributes = _attributes(row.get("attributes"))
+    attributes = _attributes(row.get("attributes", row.get("span_attributes")))
     columns = {key.removeprefix("attributes."): value for key, value in row.items() if key.startswith("attributes.")}
     if columns:
         attributes = {**attributes, **grow(columns)}
     kind = row.get("span_kind")
     if kind in OPENINFERENCE_KINDS and look(attributes, "openinference.span.kind") is None:
         attributes = {**attributes, "openinference.span.kind": kind}
+    start = nanoseconds(first_of(row, *_START, _TREE_START))
+    end = nanoseconds(first_of(row, *_END))
+    scope = row.get("scope") or row.get("instrumentation_scope") or row.get("instrumentationScope")
     return Span(
-        trace_id=_hex(first_of(ids, *_TRACE_ID)),
-        span_id=_hex(first_of(ids, *_SPAN_ID)),
-        parent_id=_hex(first_of(row, *_PARENT_ID)),
-        name=str(row.get("name") or ""),
-        start=nanoseconds(first_of(row, *_START)),
-        end=nanoseconds(first_of(row, *_END)),
+        trace_id=_hex(first_of(ids, *_TRACE_ID)) or above.trace_id,
+        span_id=_hex(first_of(ids, *_SPAN_ID)) or made_up_id,
+        parent_id=_hex(first_of(row, *_PARENT_ID)) or above.span_id,
+        name=str(row.get("name", row.get("span_name")) or ""),
+        start=above.start if start is None else start,
+        end=_end_after(start, row.get("duration")) if end is None else end,
         attributes=attributes,
         events=[_event(one) for one in objects(row.get("events"))],
         failed=failed,
         failure=failure,
-        scope=_scope_name(row.get("scope") or row.get("instrumentation_scope") or row.get("instrumentationScope")),
+        scope=_scope_name(scope or {"name": row.get("scope_name"), "version": row.get("scope_version")}),
     )
 
 
-def _from_log_record(row: Mapping[str, Any]) -> Span:
+def _from_log_record(row: Mapping[str, Any], of: Span = _NOWHERE) -> Span:
     """An event of the logs signal; older SDKs put its name into an attribute."""
-    attributes = _attributes(row.get("attributes"))
+    attributes = _attributes(first_of(row, "attributes", "log_attributes"))
     name = row.get("eventName") or row.get("event_name") or look(attributes, "event.name") or ""
     body = _any_value(row.get("body"))
     if isinstance(body, dict):
         attributes = {**attributes, **body}
-    time = nanoseconds(first_of(row, "timeUnixNano", "time_unix_nano", "observedTimeUnixNano"))
+    time = nanoseconds(first_of(row, "timeUnixNano", "time_unix_nano", "observedTimeUnixNano", _TREE_START))
     return Span(
-        trace_id=_hex(first_of(row, *_TRACE_ID)),
-        span_id=_hex(first_of(row, *_SPAN_ID)),
+        trace_id=_hex(first_of(row, *_TRACE_ID)) or of.trace_id,
+        span_id=_hex(first_of(row, *_SPAN_ID)) or of.span_id,
         start=time,
         end=time,
         events=[(str(name), attributes)],
@@ -257,6 +303,18 @@ def _from_iso(text: str) -> int | None:
     return int(time.timestamp()) * 10**9 + int((fraction or "0")[:9].ljust(9, "0"))
 
 
+_DURATION = re.compile(r"PT(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.(\d+))?S)?", re.ASCII)
+
+
+def _end_after(start: int | None, duration: Any) -> int | None:
+    """The end of a span that says how long it took, as ISO text; the unit of a number is anyone's guess."""
+    match = _DURATION.fullmatch(duration) if isinstance(duration, str) else None
+    if start is None or match is None:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()[:3])
+    return start + (hours * 3600 + minutes * 60 + seconds) * 10**9 + int((match[4] or "0")[:9].ljust(9, "0"))
+
+
 def iso_time(time: int | None) -> str | None:
     """Nanoseconds as ISO text in UTC."""
     if time is None:
@@ -317,8 +375,8 @@ def _values(log: LogFile, stats: IngestionStats) -> Iterator[tuple[int, Any]]:
 
 
 def _found(line: int, text: bytes, stats: IngestionStats) -> Iterator[tuple[int, Any]]:
-    values = values_in_line(text, stats, lambda value: _is_export(value) or is_span(value))
-    if not values and len(text) < _LONGEST_SEARCHED and b'Spans"' in text:
+    values = values_in_line(text, stats, lambda value: _is_export(value) or is_span(value) or is_tree(value))
+    if not values and len(text) < _LONGEST_SEARCHED and b'pans"' in text:
         values = _spans_of_cut_export(text.decode("utf-8", "replace"))
         stats.recovered["beside a broken part"] += len(values)
     yield from ((line, value) for value in values)
@@ -331,7 +389,9 @@ def _spans_of_cut_export(text: str) -> list[Any]:
     while position >= 0:
         try:
             value, end = _SCANNER.raw_decode(text, position)
-        except (ValueError, RecursionError):
+        except RecursionError:
+            break  # each of the many spans around the deepest ones would take as long to fail
+        except ValueError:
             end = position + 1
         else:
             values += [without_surrogates(value)] if is_span(value) else []
@@ -341,3 +401,4 @@ def _spans_of_cut_export(text: str) -> list[Any]:
 
 _SCANNER = json.JSONDecoder(strict=False)
 _LONGEST_SEARCHED = 64 * 1024 * 1024
+_BEGINNING = 4096
