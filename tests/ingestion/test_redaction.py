@@ -279,9 +279,11 @@ def test_a_secret_spreads_into_json_that_escapes_it() -> None:
 
 
 def test_what_the_library_finds_by_a_name_spreads() -> None:
-    # Our own rule takes a hexadecimal number for no secret; the library's goes by the name and the length alone.
-    secret = "0x" + "12ab34cd56" * 3 + "7890abcd"
-    trace = _trace(Turn(role="assistant", content=f"run {secret}"), Turn(role="tool", content=f"aws_key = '{secret}'"))
+    # No name and no sign is before it, as our own rule wants; the library's asks for `aws`, `key` and the length.
+    secret = "12Ab/34cD+" * 4
+    trace = _trace(
+        Turn(role="assistant", content=f"run {secret}"), Turn(role="tool", content=f"aws key of ci '{secret}'")
+    )
     redact_trace(trace)
     assert trace.turns[0].content == "run <AWS_ACCESS_KEY_1>"
 
@@ -323,7 +325,7 @@ def test_structural_fields_stay() -> None:
 
 
 # Every pattern of the library, by an example of its own: whatever it matches, the gate lets through.
-@pytest.mark.parametrize(("pattern"), [p for _, p, _, _ in _library_patterns()], ids=lambda p: p.pattern[:40])
+@pytest.mark.parametrize(("pattern"), [pattern for pattern, _, _ in _library_patterns()], ids=lambda p: p.pattern[:40])
 def test_gates_let_through_what_the_library_finds(pattern: re.Pattern[str]) -> None:
     gates, _ = _rules()
 

@@ -25,6 +25,7 @@ _SHORTEST = 6
 
 _PLAIN_HOME = re.compile(r"(/home/|/Users/)[^/]+/")
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
+_WORD_AND_NUMBER = re.compile(r"[A-Za-z][a-z]*\d{1,4}")
 
 
 class Redactor:
@@ -214,9 +215,11 @@ def _on_characters(view: str, finding: Finding) -> Finding:
 
 
 def _is_distinctive(secret: str) -> bool:
-    """Whether the text means this secret wherever it stands. A password that is a plain word does not."""
+    """Whether the text means this secret wherever it stands. A password that is a word, as `stage2`, does not."""
     kinds = [str.islower, str.isupper, str.isdigit, lambda character: not character.isalnum()]
-    return len(secret) >= 6 and sum(any(map(kind, secret)) for kind in kinds) >= 2
+    if len(secret) < 6 or _WORD_AND_NUMBER.fullmatch(secret):
+        return False
+    return sum(any(map(kind, secret)) for kind in kinds) >= 2
 
 
 def _as_text(view: str) -> str:
