@@ -61,7 +61,7 @@ _NO_USER = word_set(
     nonroot worker service postgres mysql redis nginx oracle pi workspace project projects src home lib bin share
     local page pages about index dashboard login settings profile components main app.tsx feed news search list
     create new edit register signup signin logout account overview data dist staging static assets images templates
-    node_modules nodejs nextjs pwuser seluser elasticsearch rails frappe odoo
+    dir file folder path repo some node_modules nodejs nextjs tmp jupyter pwuser seluser elasticsearch rails frappe odoo
     """
 )
 _PLACEHOLDER_NAME = re.compile(r"user\d+")
@@ -75,6 +75,8 @@ _BEFORE_A_PATH = re.compile(
     r"|(?:^|[^\w])(?:[A-Za-z]:|/mnt/[a-z]|/[a-z]|/host|/hostfs|/var|/usr|/export|/System/Volumes/Data)\Z",
     re.ASCII,
 )
+_IN_A_HOME = re.compile(r"/(?:\.[a-z]|(?:Desktop|Documents|Downloads|[Pp]rojects|code|dev|git|go|repos|src|work)/)")
+_END = re.compile(r"\s*\Z")
 # Elsewhere, `/users/search` is a route.
 _DRIVE = re.compile(r"(?:^|[^\w])(?:[A-Za-z]:|/mnt/[a-z]|/[cd])\Z", re.ASCII)
 # `C--Users-alice-app`, `-mnt-c-Users-alice-app`
@@ -110,11 +112,6 @@ def _other_name(words: Iterable[str], read: str = "") -> str:
         for letter in following
     ]
     return f"(?:{'|'.join([leaves, *within])})"
-
-
-def munged(name: str) -> str:
-    """A name as it stands in Claude Code's folder names, which have a dash for everything else."""
-    return re.sub(r"[^A-Za-z0-9]", "-", name)
 
 
 def _mail_addresses(text: str) -> Iterator[Finding]:
@@ -160,7 +157,23 @@ def _home_directories(text: str) -> Iterator[Finding]:
                 continue
         elif text[match.start()] == "/" and _WITHIN_A_NAME.match(before[-1:]) and not _BEFORE_A_PATH.search(before):
             continue
-        yield Finding(start, start + len(name.rstrip(".")), HOME_USER)
+        end = start + len(name.rstrip("."))
+        yield Finding(start, end, HOME_USER, by_context=_is_certain(text, match, end))
+
+
+def _is_certain(text: str, match: re.Match[str], end: int) -> bool:
+    """Whether this can only be a home directory: `/home/widgets` may also be a route of somebody's code."""
+    if match["separator"] == "-":
+        return text[match.start() - 1 : match.start()] in ("", "/", "\\")
+    if text[end : end + 1] not in ("/", "\\"):
+        return match.start() == 0 and _END.match(text, end) is not None
+    if (
+        match.start() == 0
+        or "\\" in match["separator"]
+        or _DRIVE.search(text, max(0, match.start() - 6), match.start())
+    ):
+        return True
+    return match["name"][0].islower() if match["root"] == "Users" else _IN_A_HOME.match(text, end) is not None
 
 
 def is_somebody(name: str) -> bool:
