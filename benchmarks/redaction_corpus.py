@@ -216,7 +216,7 @@ KINDS: dict[str, Kind] = {
         _mail, "GIT_AUTHOR_EMAIL", ("env_file", "prose", "escaped", "json_argument", "git_trailer", "git_log")
     ),
     "home_user": Kind(
-        lambda rng: _word(rng) + _word(rng), "", ("home_linux", "home_mac", "home_windows", "home_folder")
+        lambda rng: _word(rng) + _word(rng), "", ("home_linux", "home_mac", "home_windows", "home_folder", "login")
     ),
 }  # fmt: skip
 
@@ -303,6 +303,10 @@ PLACES: dict[str, Callable[[str, str], list[Turn]]] = {
     "home_linux": lambda v, s: _bash(f"ls /home/{s}/app", f"/home/{s}/app/a.py\ngcc -I/home/{s}/a\nHOME=/home/{s}\n"),
     "home_mac": lambda v, s: _call("Read", {"file_path": f"/Users/{s}/app/a.py"}, f"file:///Users/{s}/app/a.py"),
     "home_windows": lambda v, s: _bash("dir", f"C:\\Users\\{s}\\app\n" + json.dumps({"cwd": f"C:\\Users\\{s}\\app"})),
+    "login": lambda v, s: _bash(
+        f"git checkout -b {s}/fix && ls -l /Users/{s}/app",
+        f"-rw-r--r--  1 {s}  staff  12 Jan  5 10:00 a.py\n/tmp/pytest-of-{s}/pytest-0\n{s}@host:~$ whoami\n{s}\n",
+    ),
     "home_folder": lambda v, s: _bash("ls ~/.claude", f"-Users-{s}-work-app\n/root/projects/-home-{s}-app/a.jsonl\n"),
 }  # fmt: skip
 

@@ -234,7 +234,8 @@ def _redacted(text: str) -> str:
     # Imported here: the reader of logs imports this package. A redactor remembers, so each question has its own.
     from composer_replication.ingestion.redaction import Redactor
 
-    return Redactor().text(text)
+    redactor = Redactor()
+    return redactor.again(redactor.text(text))
 
 
 def _content(reply: Any) -> str:

@@ -13,9 +13,12 @@ import re2
 from detect_secrets.plugins.keyword import DENYLIST
 
 from composer_replication.ingestion.redaction.finding import Finding, Rule, stands_for_a_secret, word_set
+from composer_replication.ingestion.redaction.words import is_identifier, is_words_and_number, mixes_case
 
 PASSWORD = "PASSWORD"
 SECRET = "SECRET"
+# What only a name such as `redis_key` says: it may as well be a key of a mapping. Reported as a secret.
+_SOME_KEY = "SOME_KEY"
 
 # The library's key words, and those it leaves out because in source code they are too common. Here the value decides.
 _MORE_KEYWORDS = "token|passphrase|credential|authorization|access[_-]?key|[_-]key|_pass|_pw|_auth|cookie"
@@ -44,15 +47,20 @@ _ABOUT = word_set(
     variable label placeholder regex pattern hint mode method provider strategy status version index position budget
     cost price text input kind class ref selector error errors message required enabled disabled rotation algorithm
     alg digest fingerprint exchange keys secrets passwords store manager vault reset form change confirm strength
-    hasher generator validator
+    hasher generator validator helper time source
     """
 )
 _NO_SECRET = word_set(
     """
     public max min num total pad eos bos unk sep mask next page continuation cursor primary foreign sort partition
     cache idempotency row object stop special prompt completion input output tokenizer sort group composite
-    translation i18n locale storage query react map dict hash
+    translation i18n locale storage query react map dict hash starting
     """
+)
+# What makes a key one that has to be kept.
+_KEPT_KEY = word_set(
+    "access account admin api app client consumer crypt database db deploy encryption encrypt license master oauth"
+    " priv private root service session sign signing ssh subscription webhook"
 )
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NAME_BEFORE = re.compile(r"[\w.$-]{0,48}\Z", re.ASCII)
@@ -68,19 +76,15 @@ _PLACEHOLDER = re.compile(r"[A-Z_]+_\d+")
 _LONGEST_SECRET = 2048
 _SPACE = re.compile(r"\s", re.ASCII)
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey|digest)[ \t]+")
-# A word of a name that code gives to a thing: letters and maybe a number, or CamelCase with numbers in it.
-_WORD = re.compile(r"[A-Za-z]*\d{0,4}|\d{1,2}[a-z]{1,2}|[a-z]*(?:\d{0,2}[A-Z][a-z]+)*\d{0,4}")
-_WORD_BREAK = re.compile(r"[-_./:@]")
 _CODE = re.compile(
     r"[A-Za-z_$][\w$]*(?:(?:\.|->|::|\?\.)[A-Za-z_$][\w$]*)+[!?;]?|[A-Za-z_$][\w$]*[!?]|.*[(\[{]|\w+\(.*\)"
 )
+# `hashlib.sha256(secret).hexdigest()`, `certs[0][2]`, and a call that goes on after a space.
+_CALL = re.compile(r"(?P<called>[A-Za-z_$][\w$.:]*)(?:\(.*|\[[^\[\]]*\].*)")
+_NUMBER = re.compile(r"\d+[.:]\d[\d.:]*")
+# `getenv("API_KEY", "…")`, `"--api-key","…"`; in another list, a comma is no more than the next item.
+_ARGUMENT = re.compile(r"\(\s*\\*[\"'`].\Z|-\Z", re.DOTALL)
 _MEMBER_OR_CALL = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:\.[A-Za-z_]\w*|\(.*\)?;?)")
-_LETTERS = re.compile(r"[A-Za-z]+")
-# How names are put together: `dbPassword`, `getHTTPToken`. What is drawn at random is seldom made of syllables.
-_HUMP = re.compile(r"[A-Z]{2,5}(?![a-z])|[A-Z]?[a-z]+|[A-Z]")
-_SYLLABLE = re.compile(
-    r"(?i)(?=.{2})[a-z]*[aeiouy]|[eix]\Z|[a-z]?db|cfg|cmd|ctx|dst|http|jwt|msg|pwd|sql|src|ssh|str|tls|tmp"
-)
 _AFTER_SCHEME = re.compile(r"[^\s\"'`,<>\\]{1,2049}", re.ASCII)
 _REST_OF_LINE = re.compile(r"[^\s\"'`\\]{1,2049}", re.ASCII)
 _NEXT_STATEMENT = re.compile(r"[;&]")
@@ -113,13 +117,20 @@ def _kind_of(name: str) -> str | None:
     # `key` alone is the key of a mapping.
     if words == ["key"]:
         return None
-    return SECRET if not _SECRET_WORDS.isdisjoint(words) or "apikey" in joined or "secret" in joined else None
+    said = _SECRET_WORDS.intersection(words)
+    if said == {"key"} and _KEPT_KEY.isdisjoint(words) and not name.isupper():
+        return _SOME_KEY if words[-1] == "key" else None
+    return SECRET if said or "apikey" in joined or "secret" in joined else None
 
 
 def secret_kind(name: str, value: str) -> str | None:
     """What kind of secret a variable, key or option of this name is set to, if it is one and no word about one."""
     kind = _kind_of(name)
-    return kind if kind is not None and _is_secret(value, kind, literal=True) else None
+    return _reported(kind) if kind is not None and _is_secret(value, kind, literal=True) else None
+
+
+def _reported(kind: str) -> str:
+    return SECRET if kind == _SOME_KEY else kind
 
 
 def _is_secret(value: str, kind: str, *, literal: bool) -> bool:
@@ -130,54 +141,28 @@ def _is_secret(value: str, kind: str, *, literal: bool) -> bool:
     symbols = len(value) - digits - letters
     # A path; but base64 has slashes too, and a password may begin with anything.
     path = value[0] in "/." or (value[0] == "~" and "/" in value)
-    if path and not (len(value) in (40, 88) and digits and not _is_identifier(value)):
+    if path and not (len(value) in (40, 88) and digits and not is_identifier(value)):
         return False
+    drawn = literal and len(value) >= 8 and not digits and mixes_case(value) and not _MEMBER_OR_CALL.fullmatch(value)
     if kind == PASSWORD:
-        if literal:
-            mixed = not (value.islower() or value.isupper()) and symbols > value.count("-") + value.count("_")
-            if not letters:
-                return digits >= 6
-            if digits:
-                return not _words_and_number(value)
-            return (mixed and value[-1] not in ".!?:([{" and not _MEMBER_OR_CALL.fullmatch(value)) or _mixes_case(value)
-        return (
-            len(value) >= 8 and digits > 0 and symbols > 0 and not _is_identifier(value) and not _CODE.fullmatch(value)
-        )
-    if literal and (_mixes_case(value) or _is_user_and_password(value)):
+        if not literal:
+            mixed = len(value) >= 8 and digits > 0 and symbols > 0
+            return mixed and not is_identifier(value) and not _CODE.fullmatch(value)
+        if not letters:
+            return digits >= 6 and not _NUMBER.fullmatch(value)
+        if digits:
+            return not is_words_and_number(value)
+        mixed = not (value.islower() or value.isupper()) and symbols > value.count("-") + value.count("_")
+        return drawn or (mixed and value[-1] not in ".!?:([{" and not _MEMBER_OR_CALL.fullmatch(value))
+    if kind == _SOME_KEY:
+        return len(value) >= 20 and digits >= 3 and letters >= 3 and not is_identifier(value) and value.isalnum()
+    if literal and (drawn or _is_user_and_password(value)):
         return True
-    # Nobody gives a name this long in mixed case and with a number in it.
-    long_and_mixed = len(value) >= 32 and not value.islower() and not value.isupper() and "." not in value
-    if (_is_identifier(value) and not long_and_mixed) or _CODE.fullmatch(value):
+    if is_identifier(value) or _CODE.fullmatch(value):
         return False
     if literal:
         return len(value) >= 8 and digits >= 1 and letters >= 1
     return len(value) >= 16 and digits >= 2 and letters >= 2
-
-
-def _mixes_case(value: str) -> bool:
-    """Letters in a mix of cases that no name has. In one case, or as a name, letters may be just words."""
-    if len(value) < 8 or value.islower() or value.isupper() or any(map(str.isdigit, value)):
-        return False
-    if _MEMBER_OR_CALL.fullmatch(value):
-        return False
-    return any(len(word) >= 4 and not _is_name(word) for word in _LETTERS.findall(value))
-
-
-def _is_name(word: str) -> bool:
-    """`password`, `Password`, `PASSWORD`, `dbPassword`, `getHTTPToken`."""
-    if word[1:].islower() or word.isupper():
-        return True
-    humps = _HUMP.findall(word)
-    return sum(map(str.isupper, humps)) <= 1 and all(hump.isupper() or _SYLLABLE.match(hump) for hump in humps)
-
-
-def _words_and_number(value: str) -> bool:
-    """`db-password-2`: several words. `hunter2` is one."""
-    return _WORD_BREAK.search(value) is not None and _is_identifier(value)
-
-
-def _is_identifier(value: str) -> bool:
-    return all(map(_WORD.fullmatch, _WORD_BREAK.split(value.lstrip("$@"))))
 
 
 def _named_values(text: str) -> Iterator[Finding]:
@@ -191,6 +176,9 @@ def _named_values(text: str) -> Iterator[Finding]:
         name_start = before.start() if before else start
         name = text[name_start:end].rstrip("=:,> \t\"'`])\\")
         if separator in " \t":
+            # Within a word, a dash begins no option: `git checkout -b fix/add-api-key main`.
+            if text[start] == "-" and text[name_start] != "-":
+                continue
             name = name.removesuffix(" is").split()[-1]
         kind = _kind_of(name)
         if kind is None or (separator == ">" and _PLACEHOLDER.fullmatch(name)):
@@ -202,15 +190,25 @@ def _named_values(text: str) -> Iterator[Finding]:
             # Encoded data. Its end is looked for once, not again for every word in it.
             blob_end = value.end()
             continue
+        if separator == "," and not _ARGUMENT.search(text, max(0, name_start - 8), name_start + 1):
+            continue
         if value["quoted"] is not None:
             found = value.span("quoted")
             literal = separator not in ",>" or kind == SECRET
         else:
-            if separator == ",":
+            # The next item of a list, a part of `arn:aws:secretsmanager:…:secret:…`
+            if separator == "," or text[name_start - 1 : name_start] == separator == ":":
                 continue
-            if name.lower() in ("pass", "pw") and separator == ":" and (name.isupper() or value["bare"].isdigit()):
-                continue  # a test's result
+            # `grep PASSWORD= file`, a variable that is set to nothing
+            if separator == "=" and text[end - 2] not in " \t" and text[end] in " \t":
+                continue
             found, literal = _bare_value(text, name_start, end, value.span("bare"))
+            if _is_code(text, *found):
+                continue
+            # A test's result, "in the first pass: …"
+            is_password = literal and not name.isupper() and not value["bare"].isdigit()
+            if name.lower() in ("pass", "pw") and separator == ":" and not is_password:
+                continue
         scheme = _SCHEME.match(text, found[0])
         if scheme:  # `Authorization: Bearer …`, whose second word is the secret
             rest = _AFTER_SCHEME.match(text, scheme.end())
@@ -218,7 +216,13 @@ def _named_values(text: str) -> Iterator[Finding]:
                 continue
             found, literal = rest.span(), True
         if _is_secret(text[found[0] : found[1]], kind, literal=literal):
-            yield Finding(*found, kind, by_context=True)
+            yield Finding(*found, _reported(kind), by_context=True)
+
+
+def _is_code(text: str, start: int, end: int) -> bool:
+    """Whether the value without quotes is called or indexed."""
+    call = _CALL.fullmatch(text, start, end)
+    return text[end : end + 1] in ("(", "[") or (call is not None and is_identifier(call["called"]))
 
 
 def _bare_value(text: str, name_start: int, value_start: int, found: tuple[int, int]) -> tuple[tuple[int, int], bool]:
@@ -258,7 +262,10 @@ def _url_credentials(text: str) -> Iterator[Finding]:
         password, user = match["password"], match["user"]
         if len(user) >= 20 and _is_secret(user, SECRET, literal=True):
             yield Finding(*match.span("user"), "URL_TOKEN", by_context=True)
-        if password and password != "x-oauth-basic" and not stands_for_a_secret(password) and "://" not in password:
+        if not password or password in ("x-oauth-basic", user) or stands_for_a_secret(password) or "://" in password:
+            continue
+        # After a host and a colon comes a path: `https://git.io:org/repo@v1`.
+        if "/" not in password or _is_secret(password, PASSWORD, literal=True):
             yield Finding(*match.span("password"), PASSWORD, by_context=True)
 
 

@@ -41,24 +41,26 @@ def word_set(text: str) -> frozenset[str]:
 _STANDS_FOR_A_SECRET = re.compile(
     r"""(?ix)
     ^0x[0-9a-f]+[ul]*$ | ^\\[uUx] | ^0123456789 | ^[\[{(<]
-    | ^[$@&] (?=[\w({<*$\[]) | ^[%*] [({<*$\[] | ^%\w+%$ | ^%[-+.\d]*[a-z]\d?$
+    | ^[$@&] (?=[\w({<*$\[]) | ^[%*] [({<*$\[] | ^%[\w.]+%$ | ^%[-+.\d]*[a-z]\d?$
     | (?-i: ^\*(?:[a-z_]+|[A-Z_]+|[a-z]+(?:[A-Z][a-z]+)+)\d?$)
-    | ^[.*x_-]+$ | [$#]\{ | \$\( | \{\{ | %\( | <[\w .-]+> | \*{3}
+    | ^[.*x_-]+$ | [$#]\{ | \$\( | \{\{ | \{[a-z_][\w.]*[\[(!:}] | %\( | <[\w .-]+> | \*{3}
     | \.{3} | … | \xe2\x80\xa6 | x{4} | example | place.?holder | change.?me | redacted | dummy | sample
     | \b(?:your|my|some|the|insert|replace|put)[-_. ]
     | your[-_]?(?:api|key|token|secret|password) | (?:key|token|secret|password)[-_]?here
     | ^(?:process|os|env|environ|secrets|vars|config|settings|self|this|import|data|var|local|params|props|args|module)
         [.\[(]
-    | env(?:iron)?[.(\[] | getenv | ^(?:arn|op|vault|ref\+?\w*|file|ssm|sops|enc|https?|ssh|urn|data|keychain):
+    | ^(?:id|type|src|env)= | env(?:iron)?[.(\[] | getenv
+    | ^(?:arn|op|vault|ref\+?\w*|file|ssm|sops|enc|https?|ssh|urn|data|keychain):
     | ^(?:none|null|nil|true|false|undefined|string|str|bytes|int|any|unknown|required|optional|default)\b
     """,
 )
 _COMMON_PASSWORD = re.compile(
     r"(?i)(?:test|testing|pass|password|passwd|pwd|pw|secret|admin|user|username|root|guest|demo|foo|bar|token|key"
-    r"|postgres|mysql|redis|mongo|rabbitmq|minio|minioadmin|changeit|default|local|dev|value|abc)"
-    r"[-_]?(?:\d{0,3}|1234|12345|123456)"
-    r"|(?:test|my|fake|mock|dummy|db|app|user|super|new|old|wrong|api|access)[-_]?(?:pass|password|secret|token|key)"
-    r"[-_]?\d{0,3}|(?:0?123456789?0?|12345|123|1234)"
+    r"|postgres|mysql|redis|mongo|rabbitmq|minio|minioadmin|changeit|default|local|dev|value|abc|qwerty)"
+    r"[-_]?(?:\d{0,3}|1234|12345|123456)[!@#$]{0,3}"
+    r"|(?:test|my|fake|mock|dummy|db|app|user|super|new|old|wrong|api|access|secure|strong|valid|weak)[-_]?"
+    r"(?:pass|password|secret|token|key)[-_]?\d{0,4}[!@#$]{0,3}"
+    r"|p[a@]ss(?:w[o0]rd)?\d{0,4}[!@#$]{0,3}|(?:0?123456789?0?|12345|123|1234)"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 _RUN = re.compile(r"[A-Za-z0-9]+")
@@ -28,21 +29,18 @@ class KnownSecrets:
     """
 
     def __init__(self) -> None:
-        self._secrets: dict[str, Known] = {}
+        self.secrets: dict[str, Known] = {}
         self._by_run: dict[str, list[Known]] = {}
         self._without_run: list[Known] = []
         self._shortest = 1 << 30
         self._words = _RUN
 
-    def __len__(self) -> int:
-        return len(self._secrets)
-
     def add(self, secret: str, kind: str, placeholder: str) -> None:
         """Know this one from now on."""
-        if secret in self._secrets:
+        if secret in self.secrets:
             return
         run = max(_RUN.finditer(secret), key=lambda found: len(found[0]), default=None)
-        known = self._secrets[secret] = Known(secret, kind, placeholder, run.start() if run else 0)
+        known = self.secrets[secret] = Known(secret, kind, placeholder, run.start() if run else 0)
         if run is None:
             self._without_run.append(known)
             return
@@ -53,10 +51,16 @@ class KnownSecrets:
 
     def find(self, text: str) -> list[tuple[int, Known]]:
         """Where they are, in order and apart; of two that begin at the same place, the longer one."""
-        if len(self._secrets) <= _FEW and not any(secret in text for secret in self._secrets):
-            return []
-        places = [(start, known) for known in self._without_run for start in _starts(known.secret, text)]
-        for match in self._words.finditer(text):
+        few = len(self.secrets) <= _FEW
+        if few:
+            for secret in self.secrets:
+                if secret in text:
+                    break
+            else:
+                return []
+        tried = self.secrets.values() if few else self._without_run
+        places = [(found.start(), known) for known in tried for found in _whole(known.secret).finditer(text)]
+        for match in () if few else self._words.finditer(text):
             start, word = match.start(), match[0]
             places += [(start - known.offset, known) for known in self._by_run.get(word, ())]
             if word[0] in "nrt" and text[start - 1 : start] == "\\":  # the letter is the escape's
@@ -71,8 +75,10 @@ class KnownSecrets:
         return apart
 
 
-def _starts(secret: str, text: str) -> list[int]:
-    return [found.start() for found in re.finditer(re.escape(secret), text)]
+@lru_cache(256)
+def _whole(secret: str) -> re.Pattern[str]:
+    # Where a word ends is part of the pattern: a short one is part of many words.
+    return re.compile(re.escape(secret) + r"(?![A-Za-z0-9])")
 
 
 def _stands_at(text: str, start: int, known: Known) -> bool:

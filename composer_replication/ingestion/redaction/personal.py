@@ -12,11 +12,14 @@ EMAIL = "EMAIL"
 HOME_USER = "HOME_USER"
 
 # Addresses that belong to nobody: names reserved for documentation (RFC 2606; the other reserved ones are no domain
-# that people have mail under), remotes of repositories, robots. A short list: most words are also somebody's domain.
+# that people have mail under) or used for nothing else, remotes of repositories, robots. A short list: most words are
+# also somebody's domain.
 _NOBODY = re.compile(
     r"""(?ix)
     (?:git|hg|svn) @ .* | [\w.+-]* no[._-]?reply [\w.+-]* @ .* | do[._-]?not[._-]?reply @ .*
     | .* @ (?:.*\.)? (?:example (?:\.[a-z]{2,24}){1,2} | test | invalid | example | localhost)
+    | .* @ (?:test|foo|bar|baz|domain) \. (?:com|org|net|io|dev) | [a-z] @ [a-z] \. [a-z]+
+    | (?:claude @ anthropic | openhands @ all-hands | cursoragent @ cursor | (?:github-)?actions? @ github) \. [a-z]+
     """
 )
 
@@ -38,6 +41,8 @@ _DOMAIN = re.compile(
     r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}\.)(?:[A-Za-z0-9-]{1,63}\.){0,4}(?P<top>[A-Za-z]{2,24})"
     r"(?![A-Za-z0-9_-]|\.[A-Za-z0-9]|:[\w~/])"
 )
+# A URL, a handle, a variable.
+_NO_ADDRESS_AFTER = re.compile(r"(?:[/@$]|://[^\s/@:]*:)\Z")
 _NO_DOMAIN = re.compile(r"v?\d+(?:\.\d+)+|\dx\.|(?:self|cls|this|np|torch)\.")
 
 # One character class in front and no branches before it: that is what makes Python's search fast.
@@ -54,7 +59,9 @@ _NO_USER = word_set(
     your-username yourusername myuser my-user someone somebody foo bar baz test testuser test_user test-user tester
     example guest student deploy www www-data nobody somebody-else python airflow spark hadoop conda mambauser
     nonroot worker service postgres mysql redis nginx oracle pi workspace project projects src home lib bin share
-    local page pages about index dashboard login settings profile components main app.tsx
+    local page pages about index dashboard login settings profile components main app.tsx feed news search list
+    create new edit register signup signin logout account overview data dist staging static assets images templates
+    dir file folder path repo some node_modules nodejs nextjs tmp jupyter pwuser seluser elasticsearch rails frappe odoo
     """
 )
 _PLACEHOLDER_NAME = re.compile(r"user\d+")
@@ -64,8 +71,16 @@ _FILE_NAME = re.compile(
 # Before a path stands no name: `src/home/index.ts` is somebody's source. Options and escapes end in a letter.
 _WITHIN_A_NAME = re.compile(r"[\w.)}\]~-]", re.ASCII)
 _BEFORE_A_PATH = re.compile(
-    r"(?:^|[^\w-])-[A-Za-z]\Z|\\[nrt]\Z|(?:^|[^\w])(?:[A-Za-z]:|/mnt/[a-z]|/[a-z]|/host|/hostfs)\Z", re.ASCII
+    r"(?:^|[^\w-])-[A-Za-z]\Z|\\[nrt]\Z"
+    r"|(?:^|[^\w])(?:[A-Za-z]:|/mnt/[a-z]|/[a-z]|/host|/hostfs|/var|/usr|/export|/System/Volumes/Data)\Z",
+    re.ASCII,
 )
+_IN_A_HOME = re.compile(r"/(?:\.[a-z]|(?:Desktop|Documents|Downloads|[Pp]rojects|code|dev|git|go|repos|src|work)/)")
+_END = re.compile(r"\s*\Z")
+# Elsewhere, `/users/search` is a route.
+_DRIVE = re.compile(r"(?:^|[^\w])(?:[A-Za-z]:|/mnt/[a-z]|/[cd])\Z", re.ASCII)
+# `C--Users-alice-app`, `-mnt-c-Users-alice-app`
+_BEFORE_A_FOLDER = re.compile(r"(?:^|[^\w-])(?:[A-Z]-|-mnt-[a-z])\Z", re.ASCII)
 
 
 def personal_rules() -> Iterator[Rule]:
@@ -99,11 +114,6 @@ def _other_name(words: Iterable[str], read: str = "") -> str:
     return f"(?:{'|'.join([leaves, *within])})"
 
 
-def munged(name: str) -> str:
-    """A name as it stands in Claude Code's folder names, which have a dash for everything else."""
-    return re.sub(r"[^A-Za-z0-9]", "-", name)
-
-
 def _mail_addresses(text: str) -> Iterator[Finding]:
     # From one @ to the next: a pattern that begins with a local part would be tried at every letter.
     at = text.find("@")
@@ -114,8 +124,8 @@ def _mail_addresses(text: str) -> Iterator[Finding]:
             start = local.start()
             if text[start - 1 : start] == "\\" and text[start] in "nrt" and start + 1 < at:
                 start += 1  # the letter is the escape's
-            in_url_or_handle = text[start - 1 : start] in ("/", "@")
-            if not in_url_or_handle and _is_address(text[start : domain.end()], domain["top"].lower()):
+            elsewhere = _NO_ADDRESS_AFTER.search(text, max(0, start - 64), start)
+            if not elsewhere and _is_address(text[start : domain.end()], domain["top"].lower()):
                 yield Finding(start, domain.end(), EMAIL)
         at = text.find("@", at + 1)
 
@@ -133,18 +143,37 @@ def _home_directories(text: str) -> Iterator[Finding]:
         name = match["name"]
         if not is_somebody(name.rstrip(".")):
             continue
-        start, before = match.start("name"), text[max(0, match.start() - 9) : match.start()]
+        start, before = match.start("name"), text[max(0, match.start() - 24) : match.start()]
         if (text[match.start()] == "-") != (match["separator"] == "-"):
+            continue
+        if match["root"] == "users" and not _DRIVE.search(before):
             continue
         if match["separator"] == "-":
             # Not knowing the name, take it to end at the first dash; the redactor knows better if it has met the name.
             name = name.partition("-")[0]
             folder = before[-1:] in ("", "/", "\n", "\\") or (match["root"] == "Users" and not before[-1:].isalnum())
-            if not folder or before[-1:] == "-" or not is_somebody(name):
+            folder = (folder and before[-1:] != "-") or _BEFORE_A_FOLDER.search(before) is not None
+            if not folder or not is_somebody(name):
                 continue
         elif text[match.start()] == "/" and _WITHIN_A_NAME.match(before[-1:]) and not _BEFORE_A_PATH.search(before):
             continue
-        yield Finding(start, start + len(name.rstrip(".")), HOME_USER)
+        end = start + len(name.rstrip("."))
+        yield Finding(start, end, HOME_USER, by_context=_is_certain(text, match, end))
+
+
+def _is_certain(text: str, match: re.Match[str], end: int) -> bool:
+    """Whether this can only be a home directory: `/home/widgets` may also be a route of somebody's code."""
+    if match["separator"] == "-":
+        return text[match.start() - 1 : match.start()] in ("", "/", "\\")
+    if text[end : end + 1] not in ("/", "\\"):
+        return match.start() == 0 and _END.match(text, end) is not None
+    if (
+        match.start() == 0
+        or "\\" in match["separator"]
+        or _DRIVE.search(text, max(0, match.start() - 6), match.start())
+    ):
+        return True
+    return match["name"][0].islower() if match["root"] == "Users" else _IN_A_HOME.match(text, end) is not None
 
 
 def is_somebody(name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import repeat
 from typing import Any
@@ -13,8 +14,9 @@ import re2
 
 from composer_replication.ingestion.redaction.contexts import context_rules, secret_kind
 from composer_replication.ingestion.redaction.finding import Finding, Rule
-from composer_replication.ingestion.redaction.known import KnownSecrets
-from composer_replication.ingestion.redaction.personal import EMAIL, HOME_USER, munged, personal_rules
+from composer_replication.ingestion.redaction.known import Known, KnownSecrets
+from composer_replication.ingestion.redaction.logins import Logins, munged
+from composer_replication.ingestion.redaction.personal import EMAIL, HOME_USER, personal_rules
 from composer_replication.ingestion.redaction.tokens import token_rules
 
 # RE2 keeps the states of its automaton in this much memory, and starts over when they do not fit.
@@ -25,6 +27,7 @@ _SHORTEST = 6
 
 _PLAIN_HOME = re.compile(r"(/home/|/Users/)[^/]+/")
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
+_WORD_AND_NUMBER = re.compile(r"[A-Za-z][a-z]*\d{1,4}")
 
 
 class Redactor:
@@ -32,7 +35,8 @@ class Redactor:
 
     The same secret becomes the same placeholder wherever this redactor sees it (`<AWS_ACCESS_KEY_1>`, `<EMAIL_2>`),
     and what it has learned from a secret's surroundings it finds again without them. User names in home directories
-    become `user1`, so that paths stay paths. Redacting what is already redacted changes nothing.
+    become `user1`, so that paths stay paths, and `again` finds them elsewhere: only when all of a trace was seen is it
+    known whether its code uses such a name. Redacting what is already redacted changes nothing.
 
     `counts` says how often something of each kind was replaced.
     """
@@ -43,13 +47,21 @@ class Redactor:
         self._placeholders: dict[str, str] = {}
         self._numbers: Counter[str] = Counter()
         self._spreading = KnownSecrets()
+        self._logins = Logins()
         self._munged: dict[str, str] = {}
         self._homes: dict[str, str] = {}
+        self._has_seen_text = self._seeks_logins = False
 
     def text(self, text: str) -> str:
         """The text with placeholders."""
-        if len(text) < _SHORTEST:
-            return text
+        if len(text) >= _SHORTEST:
+            text = self._with_placeholders(text)
+        if self._logins.anywhere and self._logins.seen_in(text):
+            self._seeks_logins = True
+        self._has_seen_text = True
+        return text
+
+    def _with_placeholders(self, text: str) -> str:
         # Most of what is found in a log are paths below one or two home directories.
         for home, replacement in self._homes.items():
             if home in text:
@@ -58,7 +70,7 @@ class Redactor:
         # What was glued to a secret stands free once that is replaced, and may now be found.
         while (redacted := self._once(text)) is not text:
             text = redacted
-        return self.again(text) if self._spreading else text
+        return self._replaced(text, self._spreading.find(text)) if self._spreading.secrets else text
 
     def _once(self, text: str) -> str:
         data = text.encode("utf-8", "surrogatepass")
@@ -73,16 +85,18 @@ class Redactor:
         return _as_text(self._replace(view, _apart(findings)))
 
     def again(self, text: str) -> str:
-        """The text without the secrets that are already known from their surroundings elsewhere."""
-        places = self._spreading.find(text)
-        if not places:
-            return text
+        """The text without the secrets and the logins that are already known from their surroundings elsewhere."""
+        if self._spreading.secrets:
+            text = self._replaced(text, self._spreading.find(text))
+        return self._replaced(text, self._logins.find(text)) if self._logins.anywhere else text
+
+    def _replaced(self, text: str, places: Iterable[tuple[int, Known]]) -> str:
         pieces, end = [], 0
         for start, known in places:
             self.counts[known.kind] += 1
             pieces += [text[end:start], known.placeholder]
             end = start + len(known.secret)
-        return "".join([*pieces, text[end:]])
+        return "".join([*pieces, text[end:]]) if pieces else text
 
     def value(self, value: Any) -> Any:
         """The same for every string in a JSON value, keys too. A key says what its value is, like a variable's name."""
@@ -105,13 +119,14 @@ class Redactor:
         return value
 
     @property
-    def spreads(self) -> int:
-        """How many secrets are known that have to be looked for elsewhere."""
-        return len(self._spreading)
+    def spreads(self) -> bool:
+        """Whether something is known that has to be looked for elsewhere."""
+        return bool(self._spreading.secrets) or self._seeks_logins
 
     def _key(self, key: Any) -> Any:
         # The same few names come again with every call.
-        return key if isinstance(key, str) and not self._spreading and _passes(key) else self.value(key)
+        passes = isinstance(key, str) and not self._spreading.secrets and _passes(key)
+        return key if passes and not (self._logins.anywhere and self._logins.seen_in(key)) else self.value(key)
 
     def _member(self, name: str, value: Any) -> Any:
         redacted = self.value(value)
@@ -158,8 +173,12 @@ class Redactor:
             self._numbers[HOME_USER] += 1
             known = self._placeholders[f"{HOME_USER} {name}"] = f"user{self._numbers[HOME_USER]}"
             self._munged[munged(name)] = name
+        # Where no path goes on, a log may have cut the name.
+        is_whole = view[end : end + 1] in ("/", "\\") or finding.by_context
+        if is_whole and self._logins.add(_as_text(name), HOME_USER, known, certain=finding.by_context):
+            self._seeks_logins |= self._has_seen_text
         home = _PLAIN_HOME.search(view, max(0, finding.start - 7), end + 1)
-        if home:
+        if home and finding.by_context:
             self._homes[_as_text(home[0])] = f"{home[1]}{known}/"
         self.counts[HOME_USER] += 1
         return end, known
@@ -214,9 +233,11 @@ def _on_characters(view: str, finding: Finding) -> Finding:
 
 
 def _is_distinctive(secret: str) -> bool:
-    """Whether the text means this secret wherever it stands. A password that is a plain word does not."""
+    """Whether the text means this secret wherever it stands. A password that is a word, as `stage2`, does not."""
     kinds = [str.islower, str.isupper, str.isdigit, lambda character: not character.isalnum()]
-    return len(secret) >= 6 and sum(any(map(kind, secret)) for kind in kinds) >= 2
+    if len(secret) < 6 or _WORD_AND_NUMBER.fullmatch(secret):
+        return False
+    return sum(any(map(kind, secret)) for kind in kinds) >= 2
 
 
 def _as_text(view: str) -> str:

@@ -14,18 +14,21 @@ from collections.abc import Callable, Iterator
 from detect_secrets.plugins.base import RegexBasedDetector
 
 from composer_replication.ingestion.redaction.finding import Finding, Rule
+from composer_replication.ingestion.redaction.words import is_identifier, is_name
 
 _LIBRARY = "detect_secrets.plugins"
 
-# Plugins that are not used: addresses are no secrets; entropy alone would take every hash and id; the rest finds
-# where a secret is but not where it ends, or misses common forms, and is replaced in this package.
-_NOT_USED = {"base", "high_entropy_strings", "ip_public", "keyword", "private_key", "basic_auth"}
+# Plugins that are not used: addresses are no secrets; entropy alone would take every hash and id; the next ones find
+# where a secret is but not where it ends, or miss common forms, and are replaced in this package. The last ones ask for
+# too little: IBM's takes any 44 characters after `PASS: `, and so the names of Go's tests. What has a name is found in
+# contexts.py, and Telegram's tokens are in the table below.
+_NOT_USED = {
+    *("base", "high_entropy_strings", "ip_public", "keyword", "private_key", "basic_auth"),
+    *("ibm_cloud_iam", "ibm_cos_hmac", "softlayer", "cloudant", "telegram_token"),
+}
 
 # Plugins whose patterns are no more than a few letters and a word: `APACHE…` would be a token.
-_HARDLY_A_PREFIX = {"artifactory", "discord"}
-
-# Plugins with patterns that go by a variable's name: elsewhere, what they find has no form of its own.
-_BY_NAME = {"aws", "ibm_cloud_iam", "ibm_cos_hmac", "softlayer", "cloudant"}
+_HARDLY_A_PREFIX = {"artifactory", "discord", "twilio"}
 
 _URL_SAFE = r"[A-Za-z0-9_-]"
 _LACKING: dict[str, str] = {
@@ -54,7 +57,7 @@ _LACKING: dict[str, str] = {
     # The library's pattern ends before the signature.
     "JSON_WEB_TOKEN": rf"eyJ{_URL_SAFE}{{8,}}\.eyJ{_URL_SAFE}{{8,}}(?:\.{_URL_SAFE}*)?",
     "LINEAR_KEY": r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}",
-    "MAILGUN_KEY": r"(?:key-[0-9a-f]{32}|[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8})",
+    "MAILGUN_KEY": r"(?:(?<![-_])key-[0-9a-f]{32}|[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8})",
     "NETLIFY_TOKEN": r"nfp_[A-Za-z0-9]{36,}",
     "NEW_RELIC_KEY": r"NR(?:AK|RA|II|IQ|JS)-[A-Z0-9]{27,}",
     "NOTION_TOKEN": r"(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43})",
@@ -73,7 +76,7 @@ _LACKING: dict[str, str] = {
     "SENTRY_TOKEN": r"sntry[su]_[A-Za-z0-9_=+/-]{40,}",
     "SHOPIFY_TOKEN": r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}",
     "SLACK_TOKEN": r"x(?:ox[a-z](?:\.xox[a-z])?-\d-|ox[a-z]-\d+-|app-\d-)[A-Za-z0-9-]{20,}",
-    "SQUARE_TOKEN": rf"(?:sq0[a-z]{{3}}-{_URL_SAFE}{{22,}}|EAAA{_URL_SAFE}{{60}})",
+    "SQUARE_TOKEN": rf"(?:sq0[a-z]{{3}}-{_URL_SAFE}{{22,}}|(?<![+/])EAAA{_URL_SAFE}{{60}})",
     "STRIPE_KEY": r"(?:[rs]k_(?:live|test)_[0-9A-Za-z]{20,}|whsec_[A-Za-z0-9+/]{32,}={0,2})",
     "SUPABASE_KEY": rf"sb(?:p_[0-9a-f]{{40}}|_secret_{_URL_SAFE}{{20,}})",
     "TAILSCALE_KEY": r"tskey-[a-z]+-[A-Za-z0-9]+-[A-Za-z0-9]{20,}",
@@ -107,22 +110,23 @@ _BASE64_LINE = re.compile(r"[A-Za-z0-9+/=]{30}")
 _ESCAPE_BEFORE = re.compile(r"(?:\\[nrtbf]|(?:\x1b|\\(?:u001b|x1b|033|e))\[[0-9;]*m|\\u00[0-9a-f]{2}|%[0-9A-F]{2})\Z")
 _TOKEN_TAIL = re.compile(r"[A-Za-z0-9_-]*")
 _MASK = re.compile(r"(?i)x{6}|example|your[-_]|redacted|\*{3}|\.{3}")
-# `glpat-the-name-of-a-branch`
-_WORDS = re.compile(r"[a-z]+(?:[-_./][a-z]+){3,}")
+# `glpat-the-name-of-a-branch`, `sk-proj-key-for-e2e-tests`, `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`
+_LOWER_CASE = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+){3,}")
+_CAMEL_CASE = re.compile(r"[a-z]+_(?P<name>[A-Za-z]+)")
 _VALUE_END = re.compile(r"[\s\"'`<>]", re.ASCII)
 
 
 def token_rules() -> Iterator[Rule]:
     """The rules of this file; those of the library first."""
-    for module, pattern, kind, accept in _library_patterns():
-        yield Rule(gate_of(pattern), _token_finder(pattern, kind, accept, by_context=module in _BY_NAME))
+    for pattern, kind, accept in _library_patterns():
+        yield Rule(gate_of(pattern), _token_finder(pattern, kind, accept, by_context=accept is _is_aws_secret))
     for kind, text in _LACKING.items():
         pattern = re.compile(text)
         yield Rule(gate_of(pattern), _token_finder(pattern, kind, _is_token))
     yield Rule("BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File", _private_keys)
 
 
-def _library_patterns() -> Iterator[tuple[str, re.Pattern[str], str, Callable[[str], bool]]]:
+def _library_patterns() -> Iterator[tuple[re.Pattern[str], str, Callable[[str], bool]]]:
     for found in pkgutil.iter_modules(importlib.import_module(_LIBRARY).__path__):
         if found.name in _NOT_USED:
             continue
@@ -139,7 +143,8 @@ def _library_patterns() -> Iterator[tuple[str, re.Pattern[str], str, Callable[[s
                 if found.name in _HARDLY_A_PREFIX:
                     accept = _is_token_with_digit
                 for pattern in vars(plugin)["denylist"]:
-                    yield found.name, pattern, kind, accept
+                    named = found.name == "aws" and pattern.groups
+                    yield pattern, kind, _is_aws_secret if named else accept
 
 
 def gate_of(pattern: re.Pattern[str]) -> str:
@@ -148,8 +153,7 @@ def gate_of(pattern: re.Pattern[str]) -> str:
     Lookarounds go, and so do character classes at the beginning: a counted one can begin at every character of a long
     word, and the automaton would have to keep count of them all. RE2 counts up to a thousand.
     """
-    gate = pattern.pattern.replace(r"(?:(?<=\W)|(?<=^))", "")
-    gate = re.sub(r"\(\?!(?:[^()\[\]]|\[[^\]]*\])*\)", "", gate)
+    gate = re.sub(r"\(\?<?!(?:[^()\[\]]|\[[^\]]*\])*\)", "", pattern.pattern)
     gate = re.sub(r"^(?:(?:\[[^\]]*\]|\\d)(?:\{[^}]*\})?)+", "", gate)
     gate = re.sub(r"\{(\d+),\d{4,}\}", r"{\1,}", gate)
     return f"(?i:{gate})" if pattern.flags & re.IGNORECASE else gate
@@ -192,11 +196,23 @@ def begins_token(text: str, start: int) -> bool:
 
 def _is_token(value: str) -> bool:
     """The pattern has the prefix, so this is about masks and words alone. Many a token is drawn without a digit."""
-    return len(set(value)) >= 8 and _MASK.search(value) is None and _WORDS.fullmatch(value) is None
+    return len(set(value)) >= 8 and _MASK.search(value) is None and not _is_words(value)
+
+
+def _is_words(value: str) -> bool:
+    if _LOWER_CASE.fullmatch(value):
+        return is_identifier(value)
+    camel_case = _CAMEL_CASE.fullmatch(value)
+    return camel_case is not None and not camel_case["name"][1:].islower() and is_name(camel_case["name"])
 
 
 def _is_token_with_digit(value: str) -> bool:
-    return any(map(str.isdigit, value)) and _is_token(value)
+    return any(map(str.isdigit, value)) and not is_identifier(value) and _is_token(value)
+
+
+def _is_aws_secret(value: str) -> bool:
+    """Between a name with `aws` in it and quotes, 40 characters may also be a commit or a path."""
+    return not value.islower() and _is_token_with_digit(value)
 
 
 def _private_keys(text: str) -> Iterator[Finding]:

@@ -9,6 +9,9 @@ from typing import Any
 from composer_replication.ingestion.redaction.redactor import Redactor
 from composer_replication.traces import Trace
 
+# Says that what follows is a branch, whose name may begin with a login.
+_BRANCH = "refs/heads/"
+
 
 def redact_trace(trace: Trace) -> Counter[str]:
     """Replace secrets and personal data in everything the trace says; the result counts replacements by kind.
@@ -18,7 +21,7 @@ def redact_trace(trace: Trace) -> Counter[str]:
     redactor = Redactor()
     _visit(trace, redactor.text, redactor.value)
     if redactor.spreads:
-        # A secret may stand somewhere before the place that gave it away.
+        # A secret or a login may stand somewhere before the place that gave it away.
         _visit(trace, redactor.again, redactor.value_again)
     return redactor.counts
 
@@ -29,7 +32,7 @@ def _visit(trace: Trace, text: Callable[[str], str], value: Callable[[Any], Any]
         trace.cwd = text(trace.cwd)
     trace.source.file = text(trace.source.file)
     if trace.git_branch:
-        trace.git_branch = text(trace.git_branch)
+        trace.git_branch = text(f"{_BRANCH}{trace.git_branch}").removeprefix(_BRANCH)
     for turn in trace.turns:
         turn.content = text(turn.content)
         if turn.thinking:
