@@ -59,7 +59,7 @@ def command_figures(cases: list[dict[str, Any]]) -> tuple[dict[str, Any], list[T
     traces = []
     found, masked, whose, quoted = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for case in cases:
-        call = {"name": "Bash", "arguments": {"command": case["command"]}, **case}
+        call = {**case, "name": "Bash", "arguments": {"command": case["command"]}}
         trace = trace_of([[call]])
         traces.append(trace)
         result = trace.turns[1]
