@@ -109,7 +109,7 @@ def programs(command: str) -> list[list[str]]:
             elif (
                 first == "timeout"
                 or (len(words) > 2 and _RUNNERS.get(first) == words[1])
-                or (first.startswith("python") and len(words) > 2 and words[1] == "-m")
+                or (first.rpartition("/")[2].startswith("python") and len(words) > 2 and words[1] == "-m")
             ):
                 words = words[2:]
             else:

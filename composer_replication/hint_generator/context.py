@@ -16,6 +16,7 @@ class HintContext(TypedDict, total=False):
     intent: str
     # whose mistake it was, and where
     students_mistake: bool
+    masked: bool  # the command hid its failure from the log
     tool_call_id: str
     reported_by: str  # the call whose result showed what this turn had written, if it was not its own
     # what the call was about

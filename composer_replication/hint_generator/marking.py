@@ -16,6 +16,7 @@ from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.command_output import telling_line
 from composer_replication.hint_generator.envelope import open_envelope
 from composer_replication.hint_generator.findings import own_frame
+from composer_replication.hint_generator.hidden_failures import flag_failures
 from composer_replication.hint_generator.kinds import OUTCOME_KINDS, is_students_mistake
 from composer_replication.traces import ToolCall, Trace, Turn, dump_json
 
@@ -119,7 +120,7 @@ class _Tools:
         return list(islice(self._worked, _MOST_NAMES))
 
 
-def mark_errors(trace: Trace) -> None:
+def mark_errors(trace: Trace, *, flags_errors: bool = True) -> None:
     """Set `error_kind` on failed results, and `tool_error` and `error_meta` on the turns that made the calls.
 
     `error_meta` is what hints are made of (`HintContext`). Of several failed calls in a turn, the first that is the
@@ -127,8 +128,12 @@ def mark_errors(trace: Trace) -> None:
     calls, with nothing changed in between, is a `repeated_failure`. Turns that are copies (`repeats`) get no
     `tool_error`, so that nothing is learnt from them twice.
 
+    `flags_errors` says that the log itself marks failing results. Where it does not, results are judged by their text;
+    where it does, only commands that hide their failures are (`masked`).
+
     The trace is changed in place. Texts go into `error_meta` as they are; `redact_trace` covers `error_meta` too.
     """
+    flag_failures(trace, flags_errors=flags_errors)
     turns = trace.turns
     failing = [index for index, turn in enumerate(turns) if turn.is_error]
     if not failing:
@@ -278,6 +283,8 @@ def _describe(turn: Turn, call: ToolCall | None) -> tuple[str, dict[str, Any]]:
         meta["tool_name"] = name
     if turn.tool_call_id:
         meta["tool_call_id"] = turn.tool_call_id
+    if turn.masked:
+        meta["masked"] = True
     line = str(details.pop("error_line", ""))
     meta["error_message"] = _message(turn.content, line)
     meta.update((key, _trimmed(key, value)) for key, value in details.items())

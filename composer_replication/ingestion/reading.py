@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from composer_replication.hint_generator.arguments import command_of
-from composer_replication.hint_generator.classifier import looks_like_error
 from composer_replication.hint_generator.marking import mark_errors
 from composer_replication.ingestion.formats import LogFormat, ReadOptions, find_format, known_formats
 from composer_replication.ingestion.log_file import LogFile
@@ -42,22 +40,11 @@ def read_traces(
 def read_as(log_format: LogFormat, log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[Trace]:
     """The traces of a log file of a known format, counted in `stats`."""
     for trace in log_format.read(log, options, stats):
-        if not log_format.flags_errors:
-            _find_errors(trace)
-        mark_errors(trace)
+        mark_errors(trace, flags_errors=log_format.flags_errors)
         trace.trace_id, trace.source.file = printable(trace.trace_id), printable(trace.source.file)
         trace.parent = printable(trace.parent) if trace.parent is not None else None
         stats.count(trace)
         yield trace
-
-
-def _find_errors(trace: Trace) -> None:
-    commands: dict[str | None, str | None] = {}
-    for turn in trace.turns:
-        for call in turn.tool_calls:
-            commands[call.id] = command_of(call.arguments)
-        if turn.role == "tool" and not turn.is_error:
-            turn.is_error = looks_like_error(turn.content, commands.get(turn.tool_call_id))
 
 
 def printable(name: str) -> str:

@@ -18,6 +18,7 @@ _COUNTED = (
     "n_tool_results",
     "results_without_call",
     "calls_without_result",
+    "masked_failures",
     "input_tokens",
     "output_tokens",
     "cached_tokens",
@@ -48,6 +49,7 @@ class IngestionStats:
     n_tool_results: int = 0
     results_without_call: int = 0
     calls_without_result: int = 0
+    masked_failures: int = 0
     duplicate_results: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -87,6 +89,7 @@ class IngestionStats:
                     continue
                 self.n_tool_results += 1
                 answered.add(turn.tool_call_id)
+                self.masked_failures += turn.masked
                 if turn.error_kind is not None:
                     self.errors[turn.error_kind] += 1
             elif turn.role == "assistant":

@@ -322,6 +322,7 @@ def is_error(folder: Path, action: str, observation: str) -> bool:
         ("python - <<'EOF'\nimport a\na.run()\nEOF", f"1\n{DIED}"),
         ("python a.py", '1\nTraceback (most recent call last):\n  File "a.py", line 1, in <module>\nKeyboardInterrupt'),
         ("python a.py", DIED),
+        ("python a.py > app.log 2>&1; cat app.log", f"started\n{DIED}"),
     ],
 )
 def test_a_traceback_at_the_end_of_what_a_program_prints(tmp_path: Path, action: str, observation: str) -> None:
@@ -334,7 +335,6 @@ def test_a_traceback_at_the_end_of_what_a_program_prints(tmp_path: Path, action:
         ("cat app.log", f"started\n{DIED}"),
         ("cat app.log", DIED),
         ("tail -n 50 app.log", f"started\n{DIED}"),
-        ("python a.py > app.log 2>&1; cat app.log", f"started\n{DIED}"),
         ("grep -A9 Trace app.log", DIED),
         ("docker logs web", f"started\n{DIED}"),
         ("git show HEAD:app.log", f"started\n{DIED}"),

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from composer_replication.hint_generator.arguments import command_of
-from composer_replication.hint_generator.classifier import looks_like_error
 from composer_replication.hint_generator.marking import mark_errors
 from composer_replication.ingestion.chat_conversation import ROLES
 from composer_replication.ingestion.chat_messages import call_of, calls_in, text_of, thinking_of
@@ -60,7 +58,7 @@ def tool_failures(rollout: Rollout, turns: Sequence[SampledTurn], tokenizer: Any
     trace.turns = list(_turns(rollout.prompt, "prompt", {}))
     offset = len(trace.turns)
     trace.turns += _turns(rollout.messages, "completion", unreadable)
-    mark_errors(trace)
+    mark_errors(trace, flags_errors=False)
     found = []
     number = -1
     for turn in trace.turns[offset:]:
@@ -119,15 +117,14 @@ def _answered(waiting: list[ToolCall], message: Message) -> ToolCall | None:
 
 
 def _result(content: str, call: ToolCall | None) -> tuple[str, bool]:
-    """A result's text as the classifier reads it, and whether it is an error."""
+    """A result's text as the classifier reads it, and whether it is the text of an exception."""
     given = _as_dict(content)
     if given is None:
-        return content, looks_like_error(content, command_of(call.arguments) if call is not None else None)
+        return content, False
     error = given.get("error")
     if set(given) == {"error"} and isinstance(error, str):
         return (_refused(error) if _says_refused(error, call) else error), True
-    text = dump_json(given)
-    return text, looks_like_error(text)
+    return dump_json(given), False
 
 
 def _as_dict(content: str) -> dict[str, Any] | None:

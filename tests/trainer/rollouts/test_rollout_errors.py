@@ -136,6 +136,14 @@ def test_a_dict_that_says_it_failed(qwen_tokenizer: Any, content: str) -> None:
     assert only(qwen_tokenizer, READ, answers("read_file", content), ANSWER).turn == 0
 
 
+def test_a_command_whose_output_shows_that_it_failed(qwen_tokenizer: Any) -> None:
+    tools = [{"type": "function", "function": {**TOOLS[1]["function"], "name": "bash"}}]
+    shown = answers("bash", "a.py\ncat: b.py: No such file or directory")
+    failure = only(qwen_tokenizer, calls("bash", command="ls; cat b.py"), shown, ANSWER, tools=tools)
+    assert (failure.kind, failure.meta["path"]) == ("missing_file_in_command", "b.py")
+    assert failures(qwen_tokenizer, play(qwen_tokenizer, [READ, shown, ANSWER])) == []
+
+
 def test_one_failure_for_a_turn_of_several_calls(qwen_tokenizer: Any) -> None:
     both = says("", ("read_file", {"path": "a.py"}), ("open_file", {"path": "b"}), ("close_file", {"path": "b"}))
     lost = raised("close_file", "Tool close_file not found.")
