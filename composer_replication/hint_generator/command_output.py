@@ -175,6 +175,8 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
     kind, match = found
     if kind == "traceback" and command and (missing := _MISSING.search(output)) and missing["path"] in command:
         return "missing_file_in_command", {**details, "path": missing["path"], "error_line": missing[0]}
+    if kind == "git_error" and any(part[0] == "pre-commit" for part in parts):
+        kind = "type_or_lint_error"
     details.update(_groups(match))
     if "pattern" in details:
         pattern = str(details.pop("pattern"))

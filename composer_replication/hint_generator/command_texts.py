@@ -45,7 +45,7 @@ OUTPUT_TEXTS = Rules(
     ),
     (
         "command_not_found",
-        r"\bcommand not found: (?P<name>\S+)",
+        r"\b[Cc]ommand not found: (?P<name>\S+)",
         r"""^/?(?:usr/bin/)?env: [‘'\"]?(?P<program>[\w.-]+)[’'\"]?: No such file or directory""",
     ),
     (
@@ -189,7 +189,11 @@ OUTPUT_TEXTS = Rules(
         r"\bfiles? (?:is|are) not formatted\b",
         r"^would be reformatted",
     ),
+    # Terraform
+    ("type_or_lint_error", r"^[│ ]*on \S+\.tf line \d+"),
     # compilers
+    ("compile_error", r"^ERROR: failed to (?:solve|build): "),
+    ("missing_file_in_command", r"\b(?P<path>go\.mod) file not found\b"),
     (
         "compile_error",
         r"^error\[E\d+\]",

@@ -43,6 +43,8 @@ _CHECKS = _compiled(
     rf"^{_PLACE}\n(?P<cause>(?:[A-Z][a-z]+ )?[Ee]rror\b[^\n]*)",
     rf"^✘ \[ERROR\] (?P<cause>[^\n]+)\n\s+{_PLACE}:$",
     r"^In (?P<file>\S+) line (?P<line>\d+):\n[^\n]*\n[^\n]*?(?P<cause>SC\d+ [^\n]+)",
+    # Terraform
+    r"^[│ ]*(?P<cause>Error: [^\n]+)\n[│ ]*\n[│ ]*on (?P<file>\S+\.tf) line (?P<line>\d+)",
     # Python, Node
     r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)\n(?: [^\n]*\n){1,3}(?P<cause>(?:\w+\.)*\w*Error: [^\n]+)',
     rf"^{_PLACE}\n(?:[^\n]*\n){{1,6}}?(?P<cause>SyntaxError: [^\n]+)",

@@ -183,9 +183,10 @@ def _is_outcome(kind: str, turn: Turn, call: ToolCall | None) -> bool:
 
     A program that crashes in a file reports on that file; one that crashes in code that stands in the command does not.
     """
-    if kind != "traceback":
+    output = open_envelope(turn.content).body
+    if kind != "traceback" and not (kind == "compile_error" and "SyntaxError" in output):
         return kind in OUTCOME_KINDS
-    place = own_frame(open_envelope(turn.content).body)
+    place = own_frame(output)
     if place is not None:
         return not place.startswith(("<", "["))
     command = command_of(call.arguments) if call is not None else None
