@@ -30,7 +30,7 @@ _DEPENDS = re.compile(
     r"|No such file|undefined reference|Cannot find module"
 )
 _SURROUNDINGS = re.compile(r"\bargv\b|\benviron\b|\bgetenv\b|process\.env\b")
-_NAMES = re.compile(r"[`'\"‘“]([A-Za-z_]\w*)[`'\"’”]|\bundefined: (?:\w+\.)?(\w+)|\bnot used: (\w+)")
+_NAMES = re.compile(r"[`'\"‘“](?:\w+\.)*([A-Za-z_]\w*)[`'\"’”]|\bundefined: (?:\w+\.)?(\w+)|\bnot used: (\w+)")
 # Complaints about a name that stands in the very line.
 _OF_NAME = re.compile(
     r"undefined|not defined|undeclared|unused|(?:not|never) used|cannot find (?:name|value)", re.IGNORECASE

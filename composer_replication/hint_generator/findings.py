@@ -56,6 +56,7 @@ _TESTS = _compiled(
     rf"^E   +(?P<cause>\S[^\n]*)\n{_MORE}(?P<place>[^\s:]+\.\w+:\d+): [A-Z]\w*$",
     rf"^{_PLACE}: in [^\n]+\n(?: [^\n]*\n)*E   +(?P<cause>\S[^\n]*)",
     r"^E   +(?P<cause>\S[^\n]*)\n(?P<place>/[^\s:]+\.\w+:\d+): (?P=cause)$",
+    r'^E +File "(?P<file>[^"\n]+)", line (?P<line>\d+)\n(?:E [^\n]*\n)+?E +(?P<cause>\w*Error: [^\n]+)',
     # Go, with testify or without, and where it panics
     r"^ +(?P<place>\w+_test\.go:\d+): *\n\s+Error Trace:"
     r"[\s\S]{1,500}?\n\s+Error:\s+(?P<cause>[\s\S]{1,500}?)\n\s+Test:",

@@ -56,6 +56,7 @@ _LOGGED = re.compile(r"\b(?:ERROR|WARN(?:ING)?|CRITICAL|DEBUG|INFO|Exception (?:
 _ENDED_FROM_OUTSIDE = re.compile(r"^(?:BrokenPipeError|KeyboardInterrupt)\b|\bwrite EPIPE", re.MULTILINE)
 _NEARBY_LINES = 25
 _SHORT_LINES = 3
+_SHORTEST_ECHO = 6
 
 # It goes on after an error, and its exit code is that of the last statement.
 _GOING_ON = "psql"
@@ -163,6 +164,7 @@ class _Reading:
 
     def __init__(self, text: str, command: str, lost: list[Step], *, alone: bool) -> None:
         self._text = text
+        self._command = command
         self._alone = alone
         self._words = {word.rpartition("/")[2] for word in re.findall(r"[\w.+/*?-]+", command)}
         self._programs = {word.rpartition("/")[2] for step in lost for word in step.words} | _STARTERS & self._words
@@ -177,13 +179,23 @@ class _Reading:
 
     def counts(self, who: str, pattern: re.Pattern[str]) -> bool:
         found = pattern.finditer(self._text)
-        return any(_HARMLESS.search(match[0]) is None and self._is_theirs(who, match) for match in found)
+        return any(
+            _HARMLESS.search(match[0]) is None and not self._is_echoed(match[0]) and self._is_theirs(who, match)
+            for match in found
+        )
+
+    def _is_echoed(self, line: str) -> bool:
+        """Whether the command itself prints this: `echo "$tool: not found"`."""
+        said = line.partition(":")[2].strip()
+        return len(said) >= _SHORTEST_ECHO and said in self._command
 
     def _is_theirs(self, who: str, match: re.Match[str]) -> bool:
         if who == RUN:
             return bool(self._runners)
         if who == CRASH:
-            return bool(self._running) and not self._was_caught(match)
+            # `python -c "import a" || echo missing`
+            is_probe = all(step.foreseen and is_inline(step) for step in self._running)
+            return not is_probe and not self._was_caught(match)
         if who == CUT:
             return (
                 TRACEBACK not in self._text and not self._was_caught(match) and self._is_last_word(match, self._running)

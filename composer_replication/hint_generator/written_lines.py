@@ -35,13 +35,14 @@ Author: TypeAlias = tuple[int, int]
 class Change(NamedTuple):
     """A call's change of a file: `old` is replaced by `new`; without `old`, `new` is the whole file.
 
-    An empty `old` is its end: `new` is appended.
+    With an empty `old`, `new` is put in after line `after`, or at the end.
     """
 
     path: str
     old: str | None
     new: str
     everywhere: bool = False
+    after: int | None = None
 
 
 class Line(NamedTuple):
@@ -59,6 +60,10 @@ def changes(call: ToolCall) -> Iterator[Change]:
         content = _first(given, _CONTENT_KEYS)
         if content is not None:
             yield Change(path, None, content)
+        inserted, after = _first(given, (*_NEW_KEYS, "insert_text")), given.get("insert_line")
+        if inserted is not None and isinstance(after, int):
+            yield Change(path, "", inserted, after=after)
+            return
         edits = given.get("edits")
         for edit in edits if isinstance(edits, list) else [given]:
             if isinstance(edit, Mapping):
@@ -97,18 +102,14 @@ class WrittenFile:
             self._lines = dict(enumerate(self._edited(before, change.new.split("\n"), author), 1))
             return
         if not change.old:
-            self._edited([], change.new.split("\n"), author)
+            added = self._edited([], change.new.removesuffix("\n").split("\n"), author)
+            if change.after is not None:
+                self._move(change.after + 1, 0, added)
             return
         places = self._places(change)
         for start, old, new in reversed(places):
             before = [self._lines[number] for number in range(start, start + len(old))]
-            after = self._edited(before, new, author)
-            moved = {
-                number + len(new) - len(old) if number >= start + len(old) else number: line
-                for number, line in self._lines.items()
-                if not start <= number < start + len(old)
-            }
-            self._lines = moved | dict(enumerate(after, start))
+            self._move(start, len(old), self._edited(before, new, author))
         if not places:
             self._edited([Line(text, None) for text in change.old.split("\n")], change.new.split("\n"), author)
             self.forget_numbers()
@@ -168,6 +169,15 @@ class WrittenFile:
                 return [(start, old.split("\n")[:-1], new.split("\n")[:-1])] if is_whole else []
             first = last + 1
         return []
+
+    def _move(self, start: int, length: int, lines: list[Line]) -> None:
+        """Put lines in the place of others; those after them move."""
+        moved = {
+            number + len(lines) - length if number >= start + length else number: line
+            for number, line in self._lines.items()
+            if not start <= number < start + length
+        }
+        self._lines = moved | dict(enumerate(lines, start))
 
     def _edited(self, before: list[Line], new: list[str], author: Author) -> list[Line]:
         """The lines of an edited place: those that stay keep their author."""

@@ -203,6 +203,16 @@ def test_a_later_change_of_what_the_message_names_may_have_broken_it() -> None:
         assert list(session.hints()) == ([writing] if charged else [])
 
 
+def test_a_later_change_orphans_an_import() -> None:
+    session = Session()
+    session.write("from math import ceil\n\n\ndef total(items):\n    return ceil(sum(items))\n")
+    session.edit("    return ceil(sum(items))", "    return sum(items)")
+    session.run(
+        "ruff check", "Exit code 1\nshop/cart.py:1:18: F401 [*] `math.ceil` imported but unused\nFound 1 error."
+    )
+    assert session.hints() == {}
+
+
 def test_types_that_a_message_names_stand_everywhere() -> None:
     session = Session()
     writing = session.write("import os\n\n\ndef total(items) -> int:\n    return 0.5\n")

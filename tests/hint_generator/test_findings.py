@@ -78,6 +78,12 @@ PLACES = {
         "shop/cart.py:12: KeyError\n",
         Finding("shop/cart.py", 12, "shop/cart.py:12: KeyError: 'price'", "return self.items['price']"),
     ),
+    "pytest, of a file that cannot be parsed": (
+        "test_failure",
+        'E     File "/app/shop/cart.py", line 12\nE       def total()\nE                  ^\n'
+        "E   SyntaxError: expected ':'\n",
+        Finding("/app/shop/cart.py", 12, "/app/shop/cart.py:12: SyntaxError: expected ':'"),
+    ),
     "pytest --tb=short": (
         "test_failure",
         "shop/cart.py:12: in total\n    return self.items['price']\n           ^^^^\nE   KeyError: 'price'\n",

@@ -68,6 +68,11 @@ def authors(file: WrittenFile, count: int) -> list[Author | None]:
                 Change("shop/new.py", None, "import os\n\n"),
             ],
         ),
+        (
+            "str_replace_editor",
+            {"command": "insert", "path": "a", "insert_line": 3, "new_str": "x\n"},
+            [Change("a", "", "x\n", after=3)],
+        ),
         ("Read", {"file_path": "a.py"}, []),
         ("Edit", {"file_path": "a.py", "edits": "no list"}, []),
         ("Edit", {"file_path": "a.py", "old_string": 3, "new_string": None}, []),
@@ -122,6 +127,14 @@ def test_text_that_is_added_at_the_end_moves_nothing() -> None:
     file.apply(Change("a", "", "omega = 1\n"), FIRST)
     assert file.line(1) is not None
     assert file.author_of("omega = 1") == FIRST
+
+
+def test_lines_that_are_put_in_move_those_after_them() -> None:
+    file = WrittenFile()
+    file.show({1: "alpha", 2: "beta"})
+    file.apply(Change("a", "", "one\ntwo\n", after=1), FIRST)
+    assert authors(file, 4) == [None, FIRST, FIRST, None]
+    assert file.line(4).text == "beta"  # type: ignore[union-attr]
 
 
 def test_a_file_that_is_written_again_keeps_the_authors_of_its_old_lines() -> None:
