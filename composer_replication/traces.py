@@ -222,6 +222,12 @@ class Trace(msgspec.Struct, omit_defaults=True):
                 yield turn, call, answers.get(call.id)
 
 
+def content_of(turn: Turn) -> str:
+    """A turn's text. A reader may leave a result as its log has it, if nobody is to change it."""
+    content: Any = turn.content
+    return msgspec.json.decode(content, type=str) if isinstance(content, msgspec.Raw) else content
+
+
 def render_action(turn: Turn) -> str:
     """What an assistant turn did, as one text: `[THINKING]` block, answer, one `[TOOL_USE]` line per call.
 

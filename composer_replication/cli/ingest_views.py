@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from composer_replication.hint_generator.kinds import is_students_mistake
+from composer_replication.hint_generator.kinds import OUTCOME_KINDS, is_students_mistake
 from composer_replication.ingestion.audit import Audit
 from composer_replication.ingestion.error_tables import FIGURES, SIDES, ErrorTable, Side
 from composer_replication.ingestion.explanation import ExplainedTrace, ExplainedTurn
@@ -97,6 +97,8 @@ def _show_errors(console: Console, errors: Counter[str]) -> None:
     table.columns[1].justify, table.columns[1].no_wrap = "right", True
     for kind, count in errors.most_common():
         whose = "student's" if is_students_mistake(kind) else "[dim]not the student's[/]"
+        if kind in OUTCOME_KINDS:
+            whose = "an outcome"
         table.add_row(_plain(kind), f"{count:,}", whose)
     console.print(table)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from composer_replication.hint_generator.arguments import command_of, path_of, runs_commands
 from composer_replication.hint_generator.findings import Finding, findings
 from composer_replication.hint_generator.written_lines import Author, Line, WrittenFile, changes, shown_lines
-from composer_replication.traces import ToolCall, Turn
+from composer_replication.traces import ToolCall, Turn, content_of
 
 _TEST_FILE = re.compile(
     r"(?:^|/)(?:tests?|__tests__|specs?|e2e)/|(?:^|[/_.-])(?:tests?|specs?)[_.]|_test\.\w+$|(?:^|/)conftest\."
@@ -41,6 +41,7 @@ _COMMON = frozenset(
 )
 # Tools behind which somebody else works on the files.
 _OTHER_AGENTS = frozenset(["task", "agent", "delegate", "dispatch_agent"])
+_CHANGED_BY_HOOK = "files were modified by this hook"
 _CD = re.compile(r"(?:^|&&|;)\s*cd\s+(?P<folder>[\w./~-]+)")
 _NEARBY = 4
 # Commands after which a file may be another one altogether, and those that may move its lines.
@@ -133,8 +134,8 @@ class _Files:
         if not result.is_error:
             path = path_of(call.arguments)
             if path is not None and _name(path) in self._wanted:
-                self._file(path).show(shown_lines(result.content))
-        if call.name.lower() in _OTHER_AGENTS or "files were modified by this hook" in result.content:
+                self._file(path).show(shown_lines(content_of(result)))
+        if call.name.lower() in _OTHER_AGENTS or (command is not None and _CHANGED_BY_HOOK in content_of(result)):
             self._forget_numbers()
         if command is None:
             return

@@ -19,7 +19,6 @@ import re
 from functools import cache
 from typing import Any
 
-import msgspec
 import re2
 
 from composer_replication.hint_generator.arguments import command_of, runs_commands
@@ -39,7 +38,7 @@ from composer_replication.hint_generator.failure_texts import (
 )
 from composer_replication.hint_generator.shell_steps import Step, is_inline, runs, steps
 from composer_replication.hint_generator.verdicts import may_tell, tells_failure
-from composer_replication.traces import Trace, Turn
+from composer_replication.traces import Trace, Turn, content_of
 
 _STARTERS = frozenset(["sudo", "timeout", "env", "xargs", "nohup", "time", "npx"])
 
@@ -87,9 +86,7 @@ def flag_failures(trace: Trace, *, flags_errors: bool) -> None:
 
 
 def _flag(turn: Turn, command: str, flags_errors: bool) -> None:
-    content: Any = turn.content
-    if isinstance(content, msgspec.Raw):
-        content = msgspec.json.decode(content, type=str)
+    content = content_of(turn)
     # Opening an envelope costs more than the look at a text, and only JSON hides the beginnings of lines.
     if content[:1] != "{" and not may_tell(content, command) and not _held(clean(content)):
         return

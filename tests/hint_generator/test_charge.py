@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from composer_replication.hint_generator import LayeredHints, as_collator_hint, mark_errors
@@ -111,6 +112,18 @@ def test_the_turn_that_wrote_the_line_is_charged_with_the_failures_own_line(
     assert meta is not None
     assert (meta["path"], meta["tool_name"]) == ("/app/shop/cart.py", "Write")
     assert (meta["tool_call_id"], meta["reported_by"]) == (f"c{writing}", f"c{writing + 2}")
+
+
+def test_results_that_a_reader_left_encoded_are_read_too() -> None:
+    session = Session()
+    session.read("import os\n\n\ndef total(items):\n    return 0\n")
+    session.call("Bash", {"command": "ls"})
+    guilty = session.edit("    return 0", "    return sum(item.price for item in itms)")
+    session.run("mypy shop", MYPY)
+    for turn in session.trace.turns:
+        if turn.role == "tool" and not turn.is_error:
+            turn.content = msgspec.Raw(msgspec.json.encode(turn.content))  # type: ignore[assignment]
+    assert list(session.hints()) == [guilty]
 
 
 def test_nobody_is_charged_where_nobody_wrote_the_line() -> None:
