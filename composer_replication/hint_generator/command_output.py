@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from composer_replication.hint_generator.argument_errors import available_names, suggested_name
 from composer_replication.hint_generator.arguments import programs
 from composer_replication.hint_generator.command_texts import OUTPUT_TEXTS
-from composer_replication.hint_generator.findings import located_error, plain_output
+from composer_replication.hint_generator.findings import located_error, own_frame, plain_output
 from composer_replication.hint_generator.git_refusals import refusal_in
 from composer_replication.hint_generator.shell_patterns import meant_for_the_program
 
@@ -46,6 +46,9 @@ _CHECKERS = frozenset(
         "vue-tsc",
         "markdownlint",
         "actionlint",
+        "analyze",
+        "bandit",
+        "codespell",
     ]
 )
 _COMPILERS = frozenset(
@@ -165,7 +168,8 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
         red = _RED.search(output) or checks
         return ("no_match" if checks["none"] else "failing_checks"), {**details, "error_line": red[0].strip()}
     found = OUTPUT_TEXTS.find(output)
-    if exit_code == 127 and (found is None or found[0] in ("missing_file_in_command", "traceback", "git_error")):
+    is_vague = found is None or found[0] in ("missing_file_in_command", "traceback", "git_error")
+    if exit_code == 127 and is_vague and own_frame(output) is None:
         if found is not None and "path" in found[1].groupdict():
             details["name"] = found[1]["path"]
         return "command_not_found", {**details, "error_line": telling_line(output)}
@@ -281,7 +285,8 @@ def _by_command(parts: Sequence[list[str]]) -> str:
     for part in parts:
         words = set(part[:3])
         if words & _TESTERS or (
-            part[0] in ("go", "cargo", "npm", "pnpm", "yarn", "bun", "mix", "swift") and "test" in words
+            part[0] in ("go", "cargo", "npm", "pnpm", "yarn", "bun", "mix", "swift", "bazel", "nx", "flutter", "deno")
+            and "test" in words
         ):
             return "test_failure"
         if words & _CHECKERS or any(word.startswith(("lint", "typecheck")) for word in words):

@@ -104,7 +104,8 @@ def hint_git_error(ctx: HintContext) -> str:
     line = _ERROR.sub("", error_line(ctx))
     if not line:
         return "Make sure that git can do this in the repository as it stands."
-    return f"git would answer: {line}. {advice_on(line)}".rstrip()
+    answers = "`gh`" if ctx.get("command_name") == "gh" else "git"
+    return f"{answers} would answer: {line}. {advice_on(line)}".rstrip()
 
 
 def hint_traceback(ctx: HintContext) -> str:

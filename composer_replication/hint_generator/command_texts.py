@@ -54,6 +54,7 @@ OUTPUT_TEXTS = Rules(
         r"\btarget shim binary not found\b",
     ),
     ("command_not_found", r"\bFailed to spawn: `(?P<name>[^`\n]+)`"),
+    ("command_not_found", r"^g?make(?:\[\d+\])?: (?P<name>[\w.-]+): No such file or directory"),
     (
         "command_not_found",
         r"\bcould not determine executable to run\b",
@@ -69,6 +70,8 @@ OUTPUT_TEXTS = Rules(
         r"""\bno tasks? (?:named )?[`'\"]?(?P<name>[\w:.-]+)[`'\"]? (?:found|in)\b""",
         r"^error: Script not found \"(?P<script>[^\"]+)",
     ),
+    ("unknown_name", r"\bTask '(?P<name>[^'\n]+)' not found\b"),
+    ("missing_file_in_command", r"\bCould not find a (?P<path>Mix\.Project)\b", r"\broot manifest not found\b"),
     ("type_error", r"^usage: str_replace_editor\b"),
     # code that stands in the command itself
     ("traceback", r'^(?: +File "<(?:string|stdin)>", line \d+\n|\[eval\]:\d+\n)(?:[^\n]*\n){1,4}\w*Error: '),
@@ -330,6 +333,8 @@ OUTPUT_TEXTS = Rules(
     (
         "traceback",
         r"^(?:Uncaught )?(?:[A-Z]\w*)?(?:Error|Exception)(?: \[\w+\])?: [^\n]*\n(?:[^\n]*\n){0,12}? +at ",
+        r"^(?:\S+\.rb:\d+:in |PHP (?:Fatal|Parse) error: |lua\d?[\d.]*: )",
+        r" at \S+\.p[lm] line \d+\.$",
         r"^node:internal/",
         r"\bUnhandledPromiseRejection",
         r"\bSegmentation fault\b",
@@ -352,7 +357,7 @@ OUTPUT_TEXTS = Rules(
     ("permission_denied", r": (?P<path>[^\s:]+): (?:Permission denied|Operation not permitted)"),
     (
         "permission_denied",
-        r"\bPermission denied\b",
+        r"\b[Pp]ermission denied\b",
         r"\bOperation not permitted\b",
         r"\bEACCES\b",
         r"\bEPERM\b",

@@ -13,7 +13,8 @@ _WINDOW = 5_000
 _LARGEST_OBJECT = 1_000_000
 
 _REMINDER = re.compile(r"\n*<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+# What a terminal obeys: colours, cleared lines, links.
+_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _TAGGED = re.compile(r"\A\s*<(tool_use_error|error)>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _HEADERS = (
     # Claude Code
@@ -69,8 +70,8 @@ def clean(text: str) -> str:
         text = f"{text[:_WINDOW]}\n{text[-_WINDOW:]}"
     if "\r" in text:
         text = text.replace("\r\n", "\n")
-    if "\x1b[" in text:
-        text = _COLOUR.sub("", text)
+    if "\x1b" in text:
+        text = _CONTROL.sub("", text)
     if "<system-reminder>" in text:
         text = _REMINDER.sub("", text)
     return text.strip("\n")

@@ -92,6 +92,7 @@ _FRAME = re.compile(
 _STACK = re.compile(
     r"^[ \t]+at (?:[^\n(]*\()?(?:file://)?(?P<path>[^\s():]+|\[eval\]\S*?):(?P<line>\d+)(?::\d+)?\)?$", re.MULTILINE
 )
+_PASSED = re.compile(r"^(?P<path>[^\s:]+\.py):(?P<line>\d+):(?: in [^\n]+| [A-Z]\w*| )?$", re.MULTILINE)
 _RAISED = re.compile(
     r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b[^\n]*$", re.MULTILINE
 )
@@ -140,6 +141,12 @@ def findings(output: str, kind: str) -> list[Finding]:
             if path and (path, line) not in found:
                 found[path, line] = Finding(path, line, _message(match.groupdict()), _source(output, match, line))
     return list(found.values())[:_MOST]
+
+
+def own_places(output: str) -> list[tuple[str, int]]:
+    """Every file and line that a crash passed through, as Python, Node and pytest show them."""
+    frames = [(frame["path"], int(frame["line"])) for frame in _own_frames(output)]
+    return frames + [(found["path"], int(found["line"])) for found in _PASSED.finditer(output)]
 
 
 def own_frame(output: str) -> str | None:

@@ -23,7 +23,7 @@ _ADVICE = tuple(
         (r"pull request\b.*\balready exists", "Update that pull request instead of opening another."),
         (r"No commits between \S+ and", "Commit something on the branch and push it first."),
         (r"must first push the current branch", "Push the branch first."),
-        (r"files were modified by this hook", "Stage what the hook changed, and commit again."),
+        (r"files were modified by this hook", "Run the hooks and stage what they change before you commit."),
         (r"\(protected branch hook declined\)", "Push a branch of your own, and open a pull request."),
         (r"\bhook id: |husky - .*\b(?:failed|exited)|pre-(?:commit|push) hook\b.*\b(?:failed|exited)", _HOOK),
         (r"\[rejected\].*\((?:non-fast-forward|fetch first)\)", "Pull or rebase onto the remote branch first."),

@@ -69,7 +69,7 @@ _CHANGING_COMMAND = re.compile(
     r"(?:install|i|ci|add|remove|sync|get|mod|generate|deps\.get|fmt))\b|(?<![<>&\d-])>>?\s*[\w./~$\"'-]"
 )
 # Code that is part of the command: `python -c`, `node -e`, a here-document.
-_INLINE_CODE = re.compile(r"\s-(?:c|e|p)\s|<<")
+_INLINE_CODE = re.compile(r"\b(?:python[\d.]*|node|ruby|perl|php|deno|bun|(?:ba|z)?sh)\b[^|;&\n]*\s-[cepr]\s|<<")
 
 
 class _Place(NamedTuple):
@@ -186,6 +186,8 @@ def _is_outcome(kind: str, turn: Turn, call: ToolCall | None) -> bool:
     output = open_envelope(turn.content).body
     if kind != "traceback" and not (kind == "compile_error" and "SyntaxError" in output):
         return kind in OUTCOME_KINDS
+    if call is not None and isinstance(call.arguments.get("code"), str):
+        return False  # a tool that runs code
     place = own_frame(output)
     if place is not None:
         return not place.startswith(("<", "["))
@@ -207,10 +209,11 @@ def _charge(turns: list[Turn], makers: Mapping[str, _Place], outcomes: list[Outc
             "students_mistake": True,
             "tool_name": call.name,
             "tool_call_id": call.id,
-            "reported_by": result.tool_call_id,
             "path": charge.path,
             "error_message": charge.message[:_MESSAGE_CHARACTERS],
         }
+        if call.id != result.tool_call_id:
+            meta["reported_by"] = result.tool_call_id
         _blame(turns[writer], str(result.error_kind), meta)
 
 

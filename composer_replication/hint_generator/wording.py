@@ -29,6 +29,7 @@ _NAMED = re.compile(
     r"|(?<!\w)(?:\.{0,2}|~)/\w|://|\b\w[\w-]*\.(?![eg]\b)[a-z]{1,5}\d?\b"  # a path, an address, a file
     r"|(?<!\S)--?[A-Za-z]"  # an option
     r"|[A-Za-z]_[A-Za-z]|\b[a-z]+[A-Z]|\b[A-Z][a-z]+[A-Z]|\b[A-Za-z]+\d|\w\("  # an identifier
+    r"|\b[Nn]o (?:such (?:container|table|image|column|volume|network|service)|matching distribution)\b"
     r"|\b(?:expect(?:s|ed)|requires?|required|must|should|instead|missing|exceeds?|exceeded|already"
     r"|not (?:found|allowed|supported|installed|defined|available))\b"
 )

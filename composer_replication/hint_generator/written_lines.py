@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 from composer_replication.hint_generator.arguments import command_of, path_of
 from composer_replication.traces import ToolCall
 
-_CONTENT_KEYS = ("content", "file_text", "contents")
+_CONTENT_KEYS = ("file_text", "content", "contents")
 _OLD_KEYS = ("old_string", "old_str")
 _NEW_KEYS = ("new_string", "new_str")
 _PATCH = re.compile(r"^\*\*\* Begin Patch\n(?P<body>.*?)^\*\*\* End Patch", re.MULTILINE | re.DOTALL)
 _PATCHED_FILE = re.compile(r"^\*\*\* (?P<action>Add|Update) File: (?P<path>[^\n]+)\n", re.MULTILINE)
-_HEREDOC = re.compile(
+HEREDOC = re.compile(
     r"\b(?:cat|tee)\s*(?P<mode>>{0,2}|-a)\s*(?P<path>[\w./~-]+)\s*<<-?\s*['\"]?(?P<end>\w+)['\"]?\n(?P<text>.*?)\n(?P=end)(?:\n|\Z)"
     r"|\bcat\s*<<-?\s*['\"]?(?P<stop>\w+)['\"]?\s*(?P<sign>>{1,2})\s*(?P<to>[\w./~-]+)\n(?P<body>.*?)\n(?P=stop)(?:\n|\Z)",
     re.DOTALL,
@@ -58,7 +58,8 @@ def changes(call: ToolCall) -> Iterator[Change]:
     path = path_of(given)
     if path is not None:
         content = _first(given, _CONTENT_KEYS)
-        if content is not None:
+        # Editors of many commands are given every argument, most of them empty.
+        if content or (content is not None and "command" not in given):
             yield Change(path, None, content)
         inserted, after = _first(given, (*_NEW_KEYS, "insert_text")), given.get("insert_line")
         if inserted is not None and isinstance(after, int):
@@ -75,7 +76,7 @@ def changes(call: ToolCall) -> Iterator[Change]:
     if "*** Begin Patch" in text:
         yield from _patched(text)
     elif "<<" in text:
-        for found in _HEREDOC.finditer(text):
+        for found in HEREDOC.finditer(text):
             text = found["text"] if found["path"] else found["body"]
             is_added = (found["mode"] or found["sign"]) in (">>", "-a")
             yield Change(found["path"] or found["to"], "" if is_added else None, f"{text}\n")
@@ -128,12 +129,6 @@ class WrittenFile:
     def line(self, number: int) -> Line | None:
         """A line by its number."""
         return self._lines.get(number)
-
-    def near(self, number: int, distance: int) -> Iterator[str]:
-        """The texts of the lines around one."""
-        for other in range(number - distance, number + distance + 1):
-            if other != number and other in self._lines:
-                yield self._lines[other].text
 
     def author_of(self, text: str) -> Author | None:
         """Who wrote a line of this text, if it was one call alone and the text says enough."""

@@ -285,11 +285,137 @@ def test_nothing_is_known_of_files_that_git_has_replaced(command: str) -> None:
     assert session.hints() == {}
 
 
-def test_a_name_in_a_line_nearby_shows_that_the_numbers_have_moved() -> None:
+def test_a_name_that_is_not_in_the_line_shows_that_it_is_another_one() -> None:
     session = Session()
     session.write("a = 1\nb = 2\nc = itms\n")
     session.run("mypy shop", MYPY.replace(":5:", ":2:"))
     assert session.hints() == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "later", "complaint"),
+    [
+        ("f(1)", "def f(a, b): ...", "error TS2554: Expected 2 arguments, but got 1."),
+        ("s.Foo()", "type S struct { Bar int; Foo int }", "s.Foo undefined (type S has no field or method Foo)"),
+        ("x := f()", "func f() (int, error) {", "not enough arguments in call to f"),
+        ("count := 1", "fmt.Println(count)", "count declared and not used"),
+        ('import "path/filepath"', "filepath.Join(a)", '"path/filepath" imported and not used'),
+    ],
+)
+def test_a_later_change_of_what_the_line_uses_may_have_broken_it(line: str, later: str, complaint: str) -> None:
+    for changed, charged in ((later, False), ("something else", True)):
+        session = Session()
+        writing = session.write(f"{line}\n", "/app/shop/cart.go")
+        session.edit("before", changed, "/app/shop/prices.go")
+        session.run("go vet ./...", f"Exit code 1\nshop/cart.go:1:1: {complaint}")
+        assert list(session.hints()) == ([writing] if charged else [])
+
+
+@pytest.mark.parametrize(
+    "complaint", ["SyntaxError: '[' was never closed", "error TS1005: '}' expected.", "error: Missing return statement"]
+)
+def test_what_a_later_edit_of_the_file_left_open_is_reported_elsewhere(complaint: str) -> None:
+    session = Session()
+    session.write("x = [\n    1,\n]\n")
+    session.edit("]\n", "")
+    session.run("mypy shop", f"Exit code 1\nshop/cart.py:1:5: {complaint}")
+    assert session.hints() == {}
+
+
+def test_code_that_another_turn_calls_wrongly_is_not_charged() -> None:
+    for path, charged in (("/app/run.py", False), ("/app/other.py", True)):
+        session = Session()
+        writing = session.write("import os\n\n\ndef total(items):\n    return items['price'] + 1\n")
+        session.write("import shop\n\ntotal([])\n", path)
+        crash = CRASH.replace("return sum(item.price for item in itms)", "return items['price'] + 1")
+        crash = crash.replace("NameError: name 'itms' is not defined", "TypeError: bad index")
+        session.run("python run.py", crash.replace('"run.py"', '"/app/run.py"'))
+        assert list(session.hints()) == ([writing] if charged else [])
+
+
+@pytest.mark.parametrize("source", ["raise ValueError('key is missing')", "throw new Error(x)", "assert x"])
+def test_a_line_that_reports_what_is_wrong_elsewhere_is_not_charged(source: str) -> None:
+    session = Session()
+    session.write(CART.replace("return sum(item.price for item in itms)", source))
+    session.run("python run.py", CRASH.replace("return sum(item.price for item in itms)", source))
+    assert session.hints() == {}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("str_replace_editor", {"command": "undo_edit", "path": "/app/shop/cart.py"}),
+        ("edit_file", {"path": "/app/shop/cart.py", "code_edit": "..."}),
+        ("Bash", {"command": "npm run lint:fix"}),
+        ("Bash", {"command": "cargo fix"}),
+        ("Bash", {"command": "for f in shop/*.py; do sed -i s/a/b/ $f; done"}),
+        ("Bash", {"command": "python fix_imports.py shop/cart.py"}),
+        ("Bash", {"command": "cat > notes.md <<'EOF'\nx\nEOF\nsed -i 1d shop/cart.py"}),
+        ("Bash", {"command": "cat > fix.py <<'EOF'\nopen('shop/cart.py', 'w')\nEOF\npython fix.py"}),
+        ("Bash", {"command": "gh pr checkout 12"}),
+        ("Bash", {"command": "git -C /app checkout main"}),
+    ],
+)
+def test_numbers_are_not_trusted_after_what_may_have_changed_the_file(call: tuple[str, dict[str, Any]]) -> None:
+    session = Session()
+    session.write()
+    session.call(*call)
+    session.run("mypy shop", MYPY)
+    assert session.hints() == {}
+
+
+def test_numbers_are_not_trusted_after_a_word_that_the_file_was_modified() -> None:
+    session = Session()
+    session.write()
+    session.call(
+        "Bash", {"command": "ls"}, "a\n<system-reminder>\nNote: a was modified, either by the user or a linter"
+    )
+    session.run("mypy shop", MYPY)
+    assert session.hints() == {}
+
+
+def test_a_file_of_the_same_path_in_another_package_is_another_file() -> None:
+    for command in ("cd packages/b && mypy .", "cd /app/packages/b; mypy ."):
+        session = Session()
+        session.write(path="/app/packages/a/shop/cart.py")
+        session.run(command, MYPY)
+        assert session.hints() == {}
+
+
+@pytest.mark.parametrize(
+    "command", [f"cd nowhere && cat > shop/cart.py <<'EOF'\n{CART}EOF", "apply_patch <<'EOF'\n*** Begin Patch\nEOF"]
+)
+def test_what_a_failed_command_may_not_have_written_is_nobodys(command: str) -> None:
+    session = Session()
+    session.run(command, "Exit code 1\nbash: cd: nowhere: No such file or directory")
+    failing = session.run("mypy shop", MYPY)
+    session.hints()
+    assert failing.charged_to == []
+
+
+def test_stubs_that_are_not_installed_charge_nobody() -> None:
+    session = Session()
+    session.write("import requests\n")
+    session.run("mypy .", 'Exit code 1\nshop/cart.py:1: error: Library stubs not installed for "requests"  [import]')
+    assert session.hints() == {}
+
+
+def test_an_editor_that_is_given_every_argument_writes_what_its_command_says() -> None:
+    session = Session()
+    given = {"path": "/app/shop/cart.py", "content": "", "file_text": CART, "command": "create"}
+    writing = session.call("str_replace_editor", given)
+    session.call("str_replace_editor", {"path": "/app/shop/cart.py", "content": "", "command": "view"})
+    session.run("mypy shop", MYPY)
+    assert list(session.hints()) == [writing]
+
+
+@pytest.mark.parametrize(
+    "error", ['Traceback (most recent call last):\n  File "/tmp/x1.py", line 1\nNameError: x', "SyntaxError: invalid"]
+)
+def test_code_that_is_given_to_a_tool_is_the_turns_own(error: str) -> None:
+    session = Session()
+    running = session.call("run_python", {"code": "print(x)"}, f"Exit code 1\n{error}", is_error=True)
+    assert list(session.hints()) == [running]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def tool_failures(rollout: Rollout, turns: Sequence[SampledTurn], tokenizer: Any
             number += 1
             if turn.tool_error is not None:
                 found.append(ToolFailure(number, turn.tool_error, turn.error_meta or {}))
-        elif turn.outcome and not turn.charged_to:
+        elif turn.outcome and number >= 0 and not any(index >= offset for index in turn.charged_to):
             found.append(ToolFailure(number, str(turn.error_kind), {"students_mistake": False, "outcome": True}))
     return found
 

@@ -233,7 +233,7 @@ def _masks(learned: Sequence[AssistantTurn], windows: Sequence[_Window], length:
 
 
 def is_erring(turn: Turn | None) -> bool:
-    """Whether a turn made a call that failed by the student's mistake."""
+    """Whether a turn is charged with a mistake of the student's."""
     if turn is None or turn.tool_error is None:
         return False
     meta: Mapping[str, Any] = turn.error_meta or {}
