@@ -1,8 +1,9 @@
 """Errors and hints on labelled cases, and on logs of your own: is a failure found, who is charged, what is the hint?
 
 `commands` are calls of a shell with their results, labelled "failed" or not, whether or not the log flags them;
-`sessions` are labelled with the turns that wrote what a check fails on. Both were labelled before the rules saw them.
-The rules were then improved on the `dev` half; the targets are for the `test` half. Every hint is printed once.
+`sessions` are labelled with the turns that wrote what a check fails on. All were made and labelled without sight of the
+rules. The rules were then improved on `commands_dev` and `sessions`; `commands_test` came last, and only its totals were
+looked at. Every hint is printed once.
 
     python benchmarks/hints.py --logs ~/.claude/projects
 """
@@ -31,14 +32,13 @@ from composer_replication.ingestion.redaction import redact_trace
 from composer_replication.traces import Source, ToolCall, Trace, Turn, dump_json
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "hint_generator" / "fixtures"
-HALVES = ("dev", "test")
+COMMANDS = ("commands_dev", "commands_test")
 HINT = as_collator_hint(LayeredHints())
 
 
-def rows(name: str, half: str) -> list[dict[str, Any]]:
-    """Every other row of a labelled set."""
-    lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines[HALVES.index(half) :: len(HALVES)]]
+def rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a labelled set."""
+    return [json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def trace_of(turns: Iterable[Iterable[dict[str, Any]]]) -> Trace:
@@ -155,28 +155,25 @@ def trace_figures(traces: Iterable[Trace]) -> tuple[dict[str, Any], list[dict[st
 def report(logs: list[str]) -> dict[str, Any]:
     """The labelled sets, the logs, and the targets."""
     results: dict[str, Any] = {}
-    traces: list[Trace] = []
-    for half in HALVES:
-        commands, commanded = command_figures(rows("commands", half))
-        sessions, played = session_figures(rows("sessions", half))
-        results[half] = {"commands": commands, "sessions": sessions}
-        traces += commanded + played
+    results["sessions"], traces = session_figures(rows("sessions"))
+    for name in COMMANDS:
+        results[name], commanded = command_figures(rows(name))
+        traces += commanded
     results["constructed"], hints = trace_figures(traces)
     if logs:
         results["logs"], of_logs = trace_figures(log_traces(logs))
         hints = of_logs + hints
-    test = results["test"]
+    test, sessions = results["commands_test"], results["sessions"]
     return {
         "benchmark": "hints",
         "machine": machine(),
-        "shape": {name: len(rows(name, "dev")) + len(rows(name, "test")) for name in ("commands", "sessions")},
+        "shape": {name: len(rows(name)) for name in (*COMMANDS, "sessions")},
         "results": results,
         "hints": hints,
         "targets": [
-            judged("failure_recall", test["commands"]["failures"]["recall"], ">=0.95"),
-            judged("failure_precision", test["commands"]["failures"]["precision"], ">=0.97"),
-            judged("masked_recall", test["commands"]["masked"]["recall"], ">=0.95"),
-            judged("charged_precision", test["sessions"]["charged"]["precision"], ">=0.97"),
+            judged("failure_recall", test["failures"]["recall"], ">=0.95"),
+            judged("failure_precision", test["failures"]["precision"], ">=0.97"),
+            judged("charged_precision", sessions["charged"]["precision"], ">=0.97"),
         ],
     }
 
@@ -188,18 +185,15 @@ def show(found: dict[str, Any]) -> None:
         console.print(f"[bold]{hint['kind']}[/]  [dim]{escape(' '.join(hint['call'].split())[:160])}[/]")
         console.print(f"    {escape(' '.join(hint['error'].split())[:200])}")
         console.print(f"  → {escape(hint['hint'])}\n")
-    labelled = Table("labelled", "half", "rows", "said", "rightly", "precision", "recall", title="hints")
-    for half in HALVES:
-        of_half = found["results"][half]
-        for name, rates in (
-            ("failures of commands", of_half["commands"]["failures"]),
-            ("  not flagged by the log", of_half["commands"]["masked"]),
-            ("outcomes", of_half["sessions"]["outcomes"]),
-            ("turns charged", of_half["sessions"]["charged"]),
-        ):
-            counts = [str(rates[key]) for key in ("labelled", "said", "right")]
-            labelled.add_row(name, half, *counts, f"{rates['precision']:.3f}", f"{rates['recall']:.3f}")
-    counted = Table("", *(name for name in ("constructed", "logs") if name in found["results"]))
+    results = found["results"]
+    labelled = Table("labelled", "set", "rows", "said", "rightly", "precision", "recall", title="hints")
+    for name in COMMANDS:
+        _add_row(labelled, "failures of commands", name, results[name]["failures"])
+        _add_row(labelled, "  not flagged by the log", name, results[name]["masked"])
+    for name in ("outcomes", "charged"):
+        _add_row(labelled, name, "sessions", results["sessions"][name])
+    places = [name for name in ("constructed", "logs") if name in results]
+    counted = Table("", *places)
     names = (
         "traces",
         "results",
@@ -211,24 +205,20 @@ def show(found: dict[str, Any]) -> None:
         "outcomes_charged",
     )
     for name in names:
-        values = [
-            found["results"][where].get(name, 0) for where in ("constructed", "logs") if where in found["results"]
-        ]
+        values = [results[place].get(name, 0) for place in places]
         counted.add_row(name, *(f"{value:.3f}" if isinstance(value, float) else f"{value:,}" for value in values))
-    kinds = Table("kind", *(name for name in ("constructed", "logs") if name in found["results"]))
-    for kind in sorted(
-        {kind for where in ("constructed", "logs") for kind in found["results"].get(where, {}).get("kinds", ())}
-    ):
-        of_kind = [
-            found["results"][where]["kinds"].get(kind, 0)
-            for where in ("constructed", "logs")
-            if where in found["results"]
-        ]
-        kinds.add_row(kind, *map(str, of_kind))
+    kinds = Table("kind", *places)
+    for kind in sorted({kind for place in places for kind in results[place]["kinds"]}):
+        kinds.add_row(kind, *(str(results[place]["kinds"].get(kind, 0)) for place in places))
     targets = Table("target", "value", "bound", "holds")
     for target in found["targets"]:
         targets.add_row(target["name"], f"{target['value']:.3f}", target["bound"], "yes" if target["holds"] else "NO")
     console.print(labelled, counted, kinds, targets, sep="\n")
+
+
+def _add_row(table: Table, name: str, of: str, rates: dict[str, Any]) -> None:
+    counts = [str(rates[key]) for key in ("labelled", "said", "right")]
+    table.add_row(name, of, *counts, f"{rates['precision']:.3f}", f"{rates['recall']:.3f}")
 
 
 def _add(counts: Counter[str], label: bool, said: bool) -> None:
