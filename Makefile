@@ -55,6 +55,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/agreement.py
+	$(BIN)/python benchmarks/hints.py
 	$(BIN)/python benchmarks/normalize.py
 	$(BIN)/python benchmarks/normalize_survival.py
 

@@ -2,8 +2,8 @@
 
 `commands` are calls of a shell with their results, labelled "failed" or not, whether or not the log flags them;
 `sessions` are labelled with the turns that wrote what a check fails on. All were made and labelled without sight of the
-rules. The rules were then improved on `commands_dev` and `sessions`; `commands_test` came last, and only its totals were
-looked at. Every hint is printed once.
+rules. The rules were then improved on `commands_dev` and `sessions`; `commands_test` came last, and only its totals
+were looked at. Every hint is printed once.
 
     python benchmarks/hints.py --logs ~/.claude/projects
 """

@@ -18,7 +18,7 @@ class HintContext(TypedDict, total=False):
     students_mistake: bool
     masked: bool  # the command hid its failure from the log
     tool_call_id: str
-    reported_by: str  # the call whose result showed what this turn had written, if it was not its own
+    reported_by: str  # the call whose result showed what this turn had written; absent if it was this one
     # what the call was about
     path: str
     command: str

@@ -27,6 +27,7 @@ _ADVICE = tuple(
         (r"\(protected branch hook declined\)", "Push a branch of your own, and open a pull request."),
         (r"\bhook id: |husky - .*\b(?:failed|exited)|pre-(?:commit|push) hook\b.*\b(?:failed|exited)", _HOOK),
         (r"\[rejected\].*\((?:non-fast-forward|fetch first)\)", "Pull or rebase onto the remote branch first."),
+        (r"Updates were rejected|Note about fast-forwards", "Pull or rebase onto the remote branch first."),
         (r"\[rejected\].*\(stale info\)", "Fetch before you push with a lease."),
         (r"current branch (?P<name>\S+) has no upstream", "Push with `git push -u origin {name}`."),
         (r"no tracking information", "Name the remote and the branch: `git pull origin BRANCH`."),
