@@ -71,7 +71,7 @@ class KnownFiles:
         if call.name.lower() in _OTHER_AGENTS or _TOLD.search(content) is not None:
             self._forget_numbers(every=True)
         if command is not None:
-            self._take_command(command)
+            self._take_command(command, written)
 
     def author(self, path: str, number: int, source: str, folder: str) -> tuple[Author, str, Line] | None:
         """Who wrote a line, the file as the call names it, and the line.
@@ -110,9 +110,9 @@ class KnownFiles:
             self._file(change.path).apply(change, author)
             self._changed_file[self._key(change.path)] = author[0]
 
-    def _take_command(self, command: str) -> None:
+    def _take_command(self, command: str, written: list[Change]) -> None:
         # What it writes by a here-document is known; the rest may do anything to other files.
-        rest = HEREDOC.sub(" ", command)
+        rest = HEREDOC.sub(" ", command) if written else command
         if _RESTORING.search(rest) is not None:
             self.forget()
         elif _FORMATTING.search(rest) is not None or (_REWRITING.search(rest) and _MANY_FILES.search(rest)):

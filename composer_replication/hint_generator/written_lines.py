@@ -24,6 +24,7 @@ HEREDOC = re.compile(
     r"|\bcat\s*<<-?\s*['\"]?(?P<stop>\w+)['\"]?\s*(?P<sign>>{1,2})\s*(?P<to>[\w./~-]+)\n(?P<body>.*?)\n(?P=stop)(?:\n|\Z)",
     re.DOTALL,
 )
+_MOST_HEREDOCS = 50
 _NUMBERED = re.compile(r"^ *(?P<number>\d+)(?:→|\t|:)(?P<text>[^\n]*)", re.MULTILINE)
 # A line that says so little that it stands in many places is no evidence.
 _SHORTEST = 6
@@ -75,7 +76,7 @@ def changes(call: ToolCall) -> Iterator[Change]:
     text = call.raw_arguments or _first(given, ("input", "patch")) or command_of(given) or ""
     if "*** Begin Patch" in text:
         yield from _patched(text)
-    elif "<<" in text:
+    elif 0 < text.count("<<") <= _MOST_HEREDOCS:
         for found in HEREDOC.finditer(text):
             text = found["text"] if found["path"] else found["body"]
             is_added = (found["mode"] or found["sign"]) in (">>", "-a")

@@ -260,12 +260,29 @@ def test_the_folder_that_the_command_goes_to_tells_files_of_one_name_apart() -> 
     assert list(session.hints()) == [writing]
 
 
+def test_an_absolute_path_does_not_depend_on_the_folder() -> None:
+    session = Session()
+    writing = session.write()
+    session.run("cd web && mypy /app/shop", MYPY.replace("shop/cart.py", "/app/shop/cart.py"))
+    assert list(session.hints()) == [writing]
+
+
+def test_a_line_that_is_quoted_counts_more_than_its_number() -> None:
+    session = Session()
+    writing = session.write()
+    other = session.edit("def total(items):", "def total(items):\n    pass\n    pass")
+    session.run("ruff check", RUFF)
+    assert list(session.hints()) == [writing]
+    assert session.trace.turns[other].tool_error is None
+
+
 def test_a_command_that_runs_what_it_wrote_errs_itself() -> None:
     session = Session()
     command = f"cat > shop/cart.py <<'EOF'\n{CART}EOF\npython shop/cart.py"
     failing = session.run(command, CRASH)
     assert list(session.hints()) == [0]
     assert not failing.outcome
+    assert "reported_by" not in (session.trace.turns[0].error_meta or {})
 
 
 def test_a_test_that_uses_a_name_it_does_not_import_is_charged() -> None:
@@ -351,7 +368,7 @@ def test_a_line_that_reports_what_is_wrong_elsewhere_is_not_charged(source: str)
         ("Bash", {"command": "for f in shop/*.py; do sed -i s/a/b/ $f; done"}),
         ("Bash", {"command": "python fix_imports.py shop/cart.py"}),
         ("Bash", {"command": "cat > notes.md <<'EOF'\nx\nEOF\nsed -i 1d shop/cart.py"}),
-        ("Bash", {"command": "cat > fix.py <<'EOF'\nopen('shop/cart.py', 'w')\nEOF\npython fix.py"}),
+        ("Bash", {"command": "cat > change.py <<'EOF'\nopen('shop/cart.py', 'w')\nEOF\npython change.py"}),
         ("Bash", {"command": "gh pr checkout 12"}),
         ("Bash", {"command": "git -C /app checkout main"}),
     ],
@@ -382,8 +399,15 @@ def test_a_file_of_the_same_path_in_another_package_is_another_file() -> None:
         assert session.hints() == {}
 
 
+ADDED = "\n".join(f"+{line}" for line in CART.splitlines())
+
+
 @pytest.mark.parametrize(
-    "command", [f"cd nowhere && cat > shop/cart.py <<'EOF'\n{CART}EOF", "apply_patch <<'EOF'\n*** Begin Patch\nEOF"]
+    "command",
+    [
+        f"cd nowhere && cat > shop/cart.py <<'EOF'\n{CART}EOF",
+        f"apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: shop/cart.py\n{ADDED}\n*** End Patch\nEOF",
+    ],
 )
 def test_what_a_failed_command_may_not_have_written_is_nobodys(command: str) -> None:
     session = Session()
@@ -444,6 +468,10 @@ def test_a_bare_name_is_enough_only_if_the_line_fits() -> None:
         writing = session.write(text)
         session.run("mypy shop", MYPY.replace("shop/", ""))
         assert list(session.hints()) == ([writing] if charged else [])
+    session = Session()
+    session.write()
+    session.run("mypy shop", "Exit code 1\ncart.py:5: error: It is not clear what")
+    assert session.hints() == {}
 
 
 def test_a_failing_assertion_accuses_nobody_wherever_it_stands() -> None:
