@@ -82,7 +82,7 @@ class KnownFiles:
             source: the line itself, if the output quotes it.
             folder: where the command ran.
         """
-        place = f"{folder}/{path}" if folder and not path.startswith(("/", "~")) else path
+        place = f"{folder}/{path}" if folder else path
         matching = [known for known in self._files if is_same(known, place)]
         if len(matching) != 1:
             return None
