@@ -71,7 +71,7 @@ def ingest(
         typer.Option("--redact/--no-redact", help="Replace secrets and personal data. Keep it on for what is shared."),
     ] = True,
     processes: Annotated[
-        int | None, typer.Option("--processes", "-p", min=1, help="How many read at once. [default: one per core]")
+        int | None, typer.Option("--processes", "-p", min=1, help="How many read at once; one per core if not given.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:

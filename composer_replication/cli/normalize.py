@@ -39,7 +39,7 @@ def normalize(
         typer.Option(help="batched: at once, in this process. The others start data-juicer's engines, for large sets."),
     ] = "batched",
     processes: Annotated[
-        int | None, typer.Option("--processes", "-p", min=1, help="For an engine. [default: one per core]")
+        int | None, typer.Option("--processes", "-p", min=1, help="For an engine; one per core if not given.")
     ] = None,
     skip_dj: Annotated[
         bool, typer.Option("--skip-dj", help="Run no operator: chat messages are made, and all.")

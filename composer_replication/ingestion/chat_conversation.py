@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from composer_replication.ingestion.chat_messages import (
+    MEDIA,
     call_id_of,
     call_of,
     calls_in,
@@ -20,8 +21,10 @@ from composer_replication.ingestion.chat_messages import (
 from composer_replication.ingestion.chat_parts import (
     NOT_A_CALL,
     calls_in_value,
+    content_of,
     ends_with_call,
     is_call,
+    is_part,
     is_result,
     plain_parts,
     split_calls,
@@ -99,7 +102,9 @@ class Conversation:
         role = ROLES.get(text_at(item, "role") or text_at(item, "from") or "")
         if role is None:
             return "unknown role" if item.get("role") or item.get("from") else f"item: {kind[:40] or 'no type'}"
-        content = item.get("content", item.get("value"))
+        content = content_of(item)
+        if is_part(content, of_tool=role == "tool"):
+            content = [content]
         if isinstance(content, list) and content:
             content = plain_parts(content, self._stats.skipped) or None
             item = {**item, "content": content}
@@ -364,7 +369,9 @@ def says_error(value: Any) -> bool:
 def _output_text(output: Any) -> str:
     if isinstance(output, dict):
         inner = next((output[key] for key in ("content", "output") if isinstance(output.get(key), str | list)), output)
-        return text_of(inner)
+        text = text_of(inner)
+        kind = text_at(output, "type")
+        return json_of(output) if text == f"[{kind}]" and kind not in MEDIA else text
     if isinstance(output, list) and output and all(isinstance(part, dict) and "name" in part for part in output):
         return json_of(output)  # tools that a search found
     return text_of(output)

@@ -81,7 +81,7 @@ def thought_of(parts: Any) -> str:
     if isinstance(parts, str):
         return parts
     texts = [
-        next((part[key] for key in ("text", "thinking", "summary") if key in part), "")
+        next((part[key] for key in ("text", "thinking", "summary", "reasoning") if key in part), "")
         if isinstance(part, dict)
         else part
         for part in items(parts)

@@ -1,7 +1,8 @@
 """Calls and results among the parts of a message, or in its text, in the one form that the readers of chats take.
 
 Training sets have a part's payload under `value`, as an object or as its JSON text (Axolotl, LLaMA-Factory); the AI SDK
-names its fields in another way; ShareGPT has calls and results in texts, between tags.
+names its fields in another way, and its UI messages have a call and its result in one part; ShareGPT has calls and
+results in texts, between tags.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from composer_replication.ingestion.loose_json import (
     decoded,
     fields,
     first_of,
+    items,
     name_of,
+    objects,
     python_literal,
     text_at,
 )
@@ -30,15 +33,39 @@ _PLAIN = frozenset((*_TEXTS, "tool_use", "tool_result", "image_url", "input_imag
 
 _IDS = ("tool_use_id", "tool_call_id", "toolCallId", "call_id", "id")
 _NAMES = ("name", "toolName", "tool_name", "function_name")
-_ARGUMENTS = ("arguments", "input", "args", "parameters")
+_ARGUMENTS = ("arguments", "input", "args", "parameters", "rawInput")
 _OUTPUTS = ("content", "output", "result", "response")
 _FLAGS = ("is_error", "isError", "status", "state")
 _PAYLOADS = ("value", *_OUTPUTS, "text")
 _ENVELOPE = frozenset((*_IDS, *_NAMES, *_OUTPUTS, *_FLAGS, "type", "role"))
+_STEP = "step-start"  # in UI messages; it holds nothing
 _WRAPPERS = ("text", "json", "content", "error-text", "error-json")
 
 _CALL_TAG, _CALL_END = "<tool_call>", "</tool_call>"
 _RESULT_TAG, _RESULT_END = "<tool_response>", "</tool_response>"
+
+
+def content_of(message: dict[str, Any]) -> Any:
+    """The content of a message: text or parts; None if it has none.
+
+    UI messages of the AI SDK have `parts`, and may have their text in `content` once more; before there were parts,
+    they had `toolInvocations` beside the content.
+    """
+    content = message.get("content", message.get("value"))
+    if content is not None and not isinstance(content, str):
+        return content
+    parts = items(message.get("parts"))
+    if not any(text_at(part, "type") for part in objects(parts)):
+        parts = [{"type": "tool-invocation", "toolInvocation": one} for one in items(message.get("toolInvocations"))]
+    if parts and content and not any(part.get("type") == "text" for part in objects(parts)):
+        return [{"type": "text", "text": content}, *parts]
+    return parts or content
+
+
+def is_part(content: Any, *, of_tool: bool) -> bool:
+    """Whether a content is one part without its list. Of a tool, most objects are what it returned."""
+    kind = text_at(fields(content), "type")
+    return kind is not None and (not of_tool or kind in _PLAIN or is_result(content))
 
 
 def plain_parts(parts: list[Any], skipped: Counter[str]) -> list[Any]:
@@ -47,17 +74,27 @@ def plain_parts(parts: list[Any], skipped: Counter[str]) -> list[Any]:
     Parts of an unknown type stay, and are counted in `skipped`, as are calls that are none.
     """
     plain: list[Any] = []
+    results: list[Any] = []  # of the calls of one step, which stand behind them all
+    step = None
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
-        if not isinstance(kind, str) or (kind in _PLAIN and "value" not in part):
+        used = _used_tool(part, kind) if isinstance(kind, str) and kind not in _PLAIN else None
+        if used is None or used.get("step") != step:
+            plain += results
+            results = []
+        if used is not None:
+            step = used.get("step")
+            plain += calls_in_value(used, skipped)
+            results += _result_of_use(used)
+        elif not isinstance(kind, str) or (kind in _PLAIN and "value" not in part):
             plain.append(part)
         elif is_call(part):
             plain += calls_in_value(part.get("value", part), skipped, of=part)
         elif is_result(part) and any(key in part for key in _PAYLOADS):
             plain.append(_result(part))
-        else:
+        elif kind != _STEP:
             plain += _text(part, kind, skipped)
-    return plain
+    return plain + results
 
 
 def is_call(part: dict[str, Any]) -> bool:
@@ -72,6 +109,26 @@ def is_result(part: dict[str, Any]) -> bool:
 
 def _kind(part: dict[str, Any]) -> str:
     return (text_at(part, "type") or "").replace("-", "_")
+
+
+def _used_tool(part: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    """The call in a part of a UI message: `tool-invocation`, later `tool-NAME` and `dynamic-tool`; else None."""
+    if not (kind.startswith("tool-") or kind == "dynamic-tool") or is_call(part) or is_result(part):
+        return None
+    if "toolCallId" not in part:
+        used = fields(part.get("toolInvocation"))
+    else:
+        used = part if kind == "dynamic-tool" else {**part, "toolName": kind.removeprefix("tool-")}
+    return used if text_at(used, "toolCallId") else None
+
+
+def _result_of_use(used: dict[str, Any]) -> list[dict[str, Any]]:
+    state = used.get("state")
+    output = first_of(used, "errorText", "output", "result")
+    if output is None and state not in ("result", "output-available", "output-error"):
+        return []
+    failed = state in ("output-error", "error")
+    return [_result({"toolCallId": used["toolCallId"], "output": output, "is_error": failed})]
 
 
 def _text(part: dict[str, Any], kind: str, skipped: Counter[str]) -> list[Any]:

@@ -42,7 +42,14 @@ class CallSite:
     @property
     def kinds(self) -> set[str]:
         """Every kind of error that stands here; empty where nothing went wrong."""
-        return {kind for kind in (self.failed_as, self.charged_as) if kind is not None}
+        return {kind for _, kind in self.failures}
+
+    @property
+    def failures(self) -> list[tuple[int, str]]:
+        """The turns that show an error, and its kind: that is the same for a result and the turn it is charged to."""
+        own = self.index if self.answer_index is None else self.answer_index
+        found = [(own, self.failed_as), (own if self.reported_by is None else self.reported_by, self.charged_as)]
+        return [(index, kind) for index, kind in found if kind is not None]
 
     @property
     def turns(self) -> list[int]:
@@ -96,13 +103,15 @@ class SiteFilter:
     def sites(self, trace: Trace) -> list[CallSite]:
         """A trace's sites that are wanted."""
         wanted = []
+        failures: dict[tuple[int, str], None] = {}
         for site in call_sites(trace):
             if not site.kinds:
                 continue
-            self._seen["kind"].update(site.kinds)
+            failures.update(dict.fromkeys(site.failures))
             self._seen["tool"][site.tool] += 1
             if (not self._kinds or self._kinds & site.kinds) and (not self._tools or site.tool in self._tools):
                 wanted.append(site)
+        self._seen["kind"].update(kind for _, kind in failures)
         return wanted
 
     def check(self) -> None:

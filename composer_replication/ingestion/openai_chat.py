@@ -18,6 +18,7 @@ from typing import Any
 
 from composer_replication.ingestion.chat_conversation import ROLES, Conversation, says_error
 from composer_replication.ingestion.chat_messages import text_of
+from composer_replication.ingestion.chat_parts import content_of
 from composer_replication.ingestion.formats import Head, ReadOptions
 from composer_replication.ingestion.log_file import PADDING, UNREADABLE, LogFile, decode_value, values_in_line
 from composer_replication.ingestion.loose_json import decoded, fields, objects, text_at
@@ -209,7 +210,7 @@ def _is_message(value: Any) -> bool:
         return True
     role = text_at(value, "role") or text_at(value, "from")
     has_text = any(key in value for key in ("content", "value", "tool_calls", "function_call"))
-    return role in ROLES and has_text and "action" not in value
+    return role in ROLES and (has_text or content_of(value) is not None) and "action" not in value
 
 
 def _is_mini_swe_agent(message: Any) -> bool:

@@ -7,8 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.text import Text
+from typer.main import get_command
 
 from composer_replication.cli import app as cli
 
@@ -32,6 +35,13 @@ def test_help_has_an_example_for_every_verb(verb: list[str]) -> None:
     assert "Usage" in result.stdout
     if verb:
         assert f"Example: composer-replication {verb[0]}" in result.stdout
+
+
+def test_no_help_is_lost_as_markup() -> None:
+    verbs: Any = get_command(cli.app)
+    texts = [option.help or "" for verb in verbs.commands.values() for option in verb.params]
+    assert any("one per core" in text for text in texts)
+    assert [text for text in texts if Text.from_markup(text).plain != text] == []
 
 
 @pytest.mark.parametrize(

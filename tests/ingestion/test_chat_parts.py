@@ -162,6 +162,156 @@ def test_parts_of_the_ai_sdk(tmp_path: Path) -> None:
     assert (turns[1].content, turns[1].thinking, stats.skipped) == ("I read.", "Look.", {})
 
 
+def used(call_id: str, name: str, state: str, **more: Any) -> Message:
+    return {"type": f"tool-{name}", "toolCallId": call_id, "state": state, **more}
+
+
+def invoked(call_id: str, **more: Any) -> Message:
+    invocation = {"toolCallId": call_id, "toolName": "read", "args": {"path": "a.py"}, **more}
+    return {"type": "tool-invocation", "toolInvocation": invocation}
+
+
+@pytest.mark.parametrize(
+    ("tool_part", "text", "failed"),
+    [
+        (invoked("c1", state="result", result="x = 1"), "x = 1", False),
+        (invoked("c1", state="result", result={"rows": 2}), '{"rows": 2}', False),
+        (invoked("c1", state="result", result={"exitCode": 1}), '{"exitCode": 1}', True),
+        (invoked("c1", state="error", result="no such file"), "no such file", True),
+        (invoked("c1", state="result"), "", False),
+        (used("c1", "read", "output-available", input={"path": "a.py"}, output="x = 1"), "x = 1", False),
+        (used("c1", "read", "output-available", input={"path": "a.py"}, output=False), "false", False),
+        (used("c1", "read", "output-error", input={"path": "a.py"}, errorText="no such file"), "no such file", True),
+        (used("c1", "read", "output-error", rawInput={"path": "a.py"}, errorText="bad input"), "bad input", True),
+        (
+            {**used("c1", "", "output-available", input={"path": "a.py"}, output=1), "type": "dynamic-tool"}
+            | {"toolName": "read"},
+            "1",
+            False,
+        ),
+    ],
+)
+def test_ui_messages_of_the_ai_sdk(tmp_path: Path, tool_part: Message, text: str, failed: bool) -> None:
+    texts = [{"type": "text", "text": one} for one in ("I look.", "Done.")]
+    thought = {"type": "reasoning", "reasoning": "Hm."}
+    parts = [{"type": "step-start"}, thought, texts[0], tool_part, {"type": "step-start"}, texts[1]]
+    for beside in ({}, {"content": ""}, {"content": None}, {"content": "I look.Done."}):
+        turns, stats = read(
+            tmp_path,
+            {"role": "user", "parts": [{"type": "text", "text": "Fix a.py"}]},
+            {"id": "m1", "role": "assistant", "parts": parts, **beside},
+        )
+        assert [(turn.role, turn.content, turn.thinking) for turn in turns] == [
+            ("user", "Fix a.py", ""),
+            ("assistant", "I look.", "Hm."),
+            ("tool", text, ""),
+            ("assistant", "Done.", ""),
+        ]
+        (call,) = turns[1].tool_calls
+        assert (call.id, call.name, call.arguments) == ("c1", "read", {"path": "a.py"})
+        assert (turns[2].tool_call_id, turns[2].is_error) == ("c1", failed)
+        agree(stats)
+
+
+def test_calls_of_one_step_are_one_turn(tmp_path: Path) -> None:
+    a, b, c = (used(one, "read", "output-available", input={}, output=f"of {one}") for one in "abc")
+    older = [
+        invoked(one, state="result", result=f"of {one}", step=step) for one, step in zip("abc", (0, 0, 1), strict=True)
+    ]
+    for parts in ([a, b, {"type": "step-start"}, c], older):
+        turns, _ = read(tmp_path, ASKED, {"role": "assistant", "parts": parts})
+        assert [(turn.role, turn.content, len(turn.tool_calls)) for turn in turns[1:]] == [
+            ("assistant", "", 2),
+            ("tool", "of a", 0),
+            ("tool", "of b", 0),
+            ("assistant", "", 1),
+            ("tool", "of c", 0),
+        ]
+
+
+def test_tool_invocations_beside_the_content(tmp_path: Path) -> None:
+    """Before UI messages had parts; those that have both have each call twice."""
+    part_of = invoked("c1", state="result", result="x = 1")
+    for parts in ({}, {"parts": []}, {"parts": [{"type": "text", "text": "I look."}, part_of]}):
+        message = {"role": "assistant", "content": "I look.", "toolInvocations": [part_of["toolInvocation"]], **parts}
+        turns, stats = read(tmp_path, ASKED, message)
+        assert [(turn.role, turn.content) for turn in turns[1:]] == [("assistant", "I look."), ("tool", "x = 1")]
+        agree(stats)
+
+
+@pytest.mark.parametrize("state", ["partial-call", "call", "input-available", "output-denied", "odd"])
+def test_a_call_of_the_ai_sdk_that_has_no_result(tmp_path: Path, state: str) -> None:
+    for one in (invoked("c1", state=state), used("c1", "read", state, input={"path": "a.py"})):
+        turns, stats = read(tmp_path, ASKED, {"role": "assistant", "content": "I look.", "parts": [one]})
+        assert [(turn.role, turn.content) for turn in turns[1:]] == [("assistant", "I look.")]
+        assert [call.arguments for call in turns[1].tool_calls] == [{"path": "a.py"}]
+        assert (stats.calls_without_result, stats.skipped) == (1, {})
+
+
+def test_parts_of_ui_messages_that_are_unknown_are_counted(tmp_path: Path) -> None:
+    odd = [
+        {"type": "data-weather", "data": {"t": 1}},
+        {"type": "tool-invocation", "toolInvocation": 7},
+        {"type": "tool-read", "state": "output-available"},
+        {"type": "tool-invocation", "toolInvocation": {"toolCallId": "c1", "state": "call"}},
+        {"type": "dynamic-tool", "toolCallId": "c2", "state": "input-available"},
+        {"text": "b"},
+    ]
+    turns, stats = read(tmp_path, ASKED, {"role": "assistant", "content": "", "parts": [*odd, part("text", "a")]})
+    assert turns[1].content == "[data-weather]\n[tool-invocation]\n[tool-read]\nb\na"
+    assert stats.skipped == {
+        "part: data-weather": 1,
+        "part: tool-invocation": 1,
+        "part: tool-read": 1,
+        "not a tool call": 2,
+    }
+
+
+def test_parts_of_no_type_do_not_replace_the_content(tmp_path: Path) -> None:
+    for odd in (7, "x", [], [7], ["x"], [{"text": "b"}], {"type": "text"}, None):
+        turns, stats = read(tmp_path, ASKED, {"role": "assistant", "content": "a", "parts": odd})
+        assert (turns[1].content, stats.skipped) == ("a", {})
+
+
+def test_a_part_without_its_list(tmp_path: Path) -> None:
+    turns, stats = read(
+        tmp_path,
+        {"role": "user", "content": part("text", "Fix a.py")},
+        {"role": "assistant", "content": part("tool_call", CALL)},
+        {"role": "tool", "content": part("tool_result", "x = 1")},
+        {"role": "assistant", "content": {"type": "thinking", "thinking": "Hm."}},
+        {"role": "assistant", "content": {"type": "text", "text": "Done."}},
+    )
+    assert [(turn.role, turn.content, turn.thinking) for turn in turns] == [
+        ("user", "Fix a.py", ""),
+        ("assistant", "", ""),
+        ("tool", "x = 1", ""),
+        ("assistant", "", "Hm."),
+        ("assistant", "Done.", ""),
+    ]
+    agree(stats)
+    turns, stats = read(tmp_path, ASKED, {"role": "assistant", "content": {"type": "odd", "data": 1}})
+    assert (turns[1].content, stats.skipped) == ("[odd]", {"part: odd": 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "failed"),
+    [
+        ({"type": "run", "exit_code": 1}, '{"type": "run", "exit_code": 1}', True),
+        ({"type": "run", "output": "x = 1"}, "x = 1", False),
+        ({"type": "text", "text": "x = 1"}, "x = 1", False),
+        ({"type": "text", "value": "x = 1"}, "x = 1", False),
+        ({"type": "image", "data": "iVBO"}, "[image]", False),
+        ({"type": "audio", "data": "iVBO"}, "[audio]", False),
+        (part("tool_response", "x = 1"), "x = 1", False),
+    ],
+)
+def test_an_object_that_a_tool_returned(tmp_path: Path, content: Message, text: str, failed: bool) -> None:
+    turns, stats = read(tmp_path, said(part("tool_call", CALL)), {"role": "tool", "content": content})
+    assert (turns[1].content, turns[1].is_error) == (text, failed)
+    agree(stats)
+
+
 @pytest.mark.parametrize(
     ("more", "text", "failed"),
     [

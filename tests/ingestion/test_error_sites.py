@@ -78,9 +78,8 @@ def test_a_filter_by_kind_and_tool(kinds: list[str], tools: list[str], wanted: l
 def test_what_occurs_nowhere_is_said_with_what_does() -> None:
     chosen = SiteFilter(["typo"], [])
     chosen.sites(failing_trace())
-    with pytest.raises(
-        ValueError, match=r"^no error of kind typo here; there are test_failure \(2\), edit_before_read"
-    ):
+    each = r"test_failure \(1\), edit_before_read \(1\), user_rejected \(1\), no_match \(1\)$"
+    with pytest.raises(ValueError, match=r"^no error of kind typo here; there are " + each):
         chosen.check()
     chosen = SiteFilter([], ["Write"])
     chosen.sites(failing_trace())
@@ -90,3 +89,13 @@ def test_what_occurs_nowhere_is_said_with_what_does() -> None:
         chosen.check()
     with pytest.raises(ValueError, match=r"^no error of kind typo here; there are none at all$"):
         SiteFilter(["typo"], []).check()
+
+
+def test_a_failure_that_another_turn_is_charged_with_counts_once() -> None:
+    """As `--stats` counts it: the call that it is charged to did not fail itself."""
+    unparsed = Turn("assistant", "do it", tool_error="malformed_call")
+    chosen = SiteFilter(["typo"], [])
+    for trace in (failing_trace(), failing_trace(), Trace("s", [unparsed], Source("s", "x"))):
+        chosen.sites(trace)
+    with pytest.raises(ValueError, match=r"test_failure \(2\), .*, malformed_call \(1\)$"):
+        chosen.check()

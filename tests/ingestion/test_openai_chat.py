@@ -421,6 +421,7 @@ def test_the_sniffer_knows_every_shape(tmp_path: Path) -> None:
         assert sniffs(tmp_path, json.dumps(row, indent=2), "log.json")
     assert sniffs(tmp_path, json.dumps(ROWS[0]["messages"]))
     assert sniffs(tmp_path, "{broken\n" + json.dumps(ROWS[0]) + "\n")
+    assert sniffs(tmp_path, json.dumps([{"role": "user", "parts": [{"type": "text", "text": "a"}]}]))
 
 
 MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -443,6 +444,7 @@ MESSAGES = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "
         {"role": "user", "content": "a"},
         {"messages": []},
         {"messages": ["a"]},
+        {"messages": [{"role": "user", "parts": [{"text": "a"}]}]},
         {"instruction": "a", "input": "b", "output": "c"},
         [1, 2],
         [],

@@ -161,6 +161,22 @@ def test_a_group_that_is_no_span_passes_its_spans_on(tmp_path: Path) -> None:
     assert stats.skipped == {"not a span": 1}
 
 
+@pytest.mark.parametrize("given", [{}, {"span_attributes": None}, {"attributes": None}])
+def test_a_root_without_attributes(tmp_path: Path, given: Tree) -> None:
+    """Alone in the file, in a document, and further down; where there is nothing below it, it is not taken."""
+    spans = [tree_span(call) for call in calls_of(TASK, openinference)]
+    root = {"trace_id": f"{1:032x}", **tree_span(agent(7), *spans)}
+    del root["span_attributes"]
+    root |= given
+    for written in (root, document(root), document(tree_span(agent(8), root))):
+        (trace,), stats = read(tmp_path, written)
+        assert (states(trace), trace.session_id) == ([TASK[:2], TASK[:5], TASK[:7]], f"{1:032x}")
+        assert stats.skipped["not a span"] == 0
+    for none in ([], None, 7, [7], {}):
+        with pytest.raises(UnknownFormatError):
+            read(tmp_path, {**root, "child_spans": none})
+
+
 @pytest.mark.parametrize("depth", [100, 400])
 def test_spans_nested_deeply(tmp_path: Path, depth: int) -> None:
     inner = [tree_span(call) for call in calls_of(TASK, openinference)]

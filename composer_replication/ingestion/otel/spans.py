@@ -102,7 +102,7 @@ def _entries(value: Any, line: int) -> Iterator[Span | None]:
 
 
 def is_span(value: Mapping[str, Any]) -> bool:
-    """Whether a JSON object is one span: both its ids, a name, a start and attributes."""
+    """Whether a JSON object is one span: both its ids, a name, a start, and attributes or spans below it."""
     context = value.get("context")
     ids = context if isinstance(context, dict) else value
     has_ids = any(key in ids for key in _TRACE_ID) and any(key in ids for key in _SPAN_ID)
@@ -111,10 +111,11 @@ def is_span(value: Mapping[str, Any]) -> bool:
 
 
 def _is_named(value: Mapping[str, Any]) -> bool:
-    """Whether a JSON object has a span's name and attributes; in a tree that is enough."""
+    """Whether a JSON object has a span's name and attributes, or spans below it; in a tree that is enough."""
     return ("name" in value or "span_name" in value) and (
         isinstance(value.get("attributes", value.get("span_attributes")), dict | list)
         or any(key.startswith("attributes.") for key in value)
+        or any(objects(value.get(key)) for key in _CHILDREN)
     )
 
 
