@@ -43,10 +43,15 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code, *capsys.readouterr()
 
 
+def unbroken(text: str) -> str:
+    """Without white space and borders: where a long line is broken depends on the length of a path."""
+    return "".join(text.replace("│", "").split())
+
+
 def test_the_summary(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(
         logs / "errors.jsonl",
-        [*turn("e", result="Exit code 1\nerror: x", failed=True), *turn("r", result=REJECTED, failed=True)],
+        [*turn("e", result="Exit code 1\nunknown flag: --x", failed=True), *turn("r", result=REJECTED, failed=True)],
     )
     code, out, _ = run(capsys, logs, "-o", tmp_path / "out", "-p", "1")
     assert code == 0
@@ -384,8 +389,7 @@ def test_files_that_cannot_be_read_are_named_at_the_end(
     monkeypatch.setattr("composer_replication.ingestion.every_trace.find_format", fail)
     code, out, _ = run(capsys, mode, logs)
     assert code == 1
-    # A terminal breaks long lines anywhere.
-    assert "".join(out.split()).endswith("fork.jsonl:RuntimeError:bad[bold]file")
+    assert unbroken(out).endswith("fork.jsonl:RuntimeError:bad[bold]file")
     code, out, _ = run(capsys, mode, logs, "--json")
     assert (code, list(json.loads(out)["failures"])) == (1, [str(logs / "fork.jsonl")])
     assert run(capsys, mode, logs / "fork.jsonl")[::2] == (1, "")
@@ -414,9 +418,8 @@ def test_nothing_in_a_log_reaches_the_terminal_as_a_command(tmp_path: Path, caps
         _, out, err = run(capsys, *arguments)
         assert not set(out + err) & set("\x1b\x07\x9b\u202e")
     for arguments in (["--explain", log], ["--hints", log], [log, "-o", tmp_path / "out"]):
-        _, out, _ = run(capsys, *arguments)
-        assert "wiped [bold]x[/] :key:" in " ".join(out.split())
-    assert "wiped [bold]x[/] :key:" in run(capsys, "--explain", tmp_path / evil)[2]
+        assert "wiped[bold]x[/]:key:" in unbroken(run(capsys, *arguments)[1])
+    assert "wiped[bold]x[/]:key:" in unbroken(run(capsys, "--explain", tmp_path / evil)[2])
 
 
 def test_audit_prints_both_counts_and_every_difference(
