@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 _PATH_KEYS = ("file_path", "path", "notebook_path", "filename", "file", "target_file", "filePath", "absolute_path")
@@ -92,9 +93,14 @@ def command_of(arguments: Mapping[str, Any]) -> str | None:
 def runs_commands(tool_name: str, arguments: Mapping[str, Any]) -> bool:
     """Whether a tool runs command lines. Editors have an argument named `command` too, and a path beside it."""
     if tool_name:
-        name = tool_name.lower()
-        return name in _COMMAND_TOOLS or name.rpartition("__")[2] in _COMMAND_TOOLS
+        return _is_shell(tool_name)
     return command_of(arguments) is not None and path_of(arguments) is None
+
+
+@lru_cache(maxsize=1000)
+def _is_shell(tool_name: str) -> bool:
+    name = tool_name.lower()
+    return name in _COMMAND_TOOLS or name.rpartition("__")[2] in _COMMAND_TOOLS
 
 
 def programs(command: str) -> list[list[str]]:

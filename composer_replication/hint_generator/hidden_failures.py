@@ -71,11 +71,12 @@ def flag_failures(trace: Trace, *, flags_errors: bool) -> None:
     """
     commands: dict[str | None, str] = {}
     for turn in trace.turns:
-        for call in turn.tool_calls:
-            if runs_commands(call.name, call.arguments):
-                command = command_of(call.arguments)
-                if command is not None and (_may_hide(command) or not flags_errors):
-                    commands[call.id] = command
+        if turn.role == "assistant":
+            for call in turn.tool_calls:
+                if runs_commands(call.name, call.arguments):
+                    command = command_of(call.arguments)
+                    if command is not None and (not flags_errors or _may_hide(command)):
+                        commands[call.id] = command
         if turn.role != "tool" or turn.is_error:
             continue
         run = commands.get(turn.tool_call_id)
