@@ -59,7 +59,6 @@ _SHORTEST_ECHO = 6
 
 # It goes on after an error, and its exit code is that of the last statement.
 _GOING_ON = "psql"
-_NUMBER = re.compile(r"\s*[1-9]\d*\s*\Z")
 
 
 def flag_failures(trace: Trace, *, flags_errors: bool) -> None:
