@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 if TYPE_CHECKING:
     from composer_replication.ingestion.error_sites import SiteFilter
@@ -107,6 +115,7 @@ def ingest(
         ("--around", around is not None, ["--explain"]),
         ("--kind", kinds, ["--explain", "--hints"]),
         ("--tool", tools, ["--explain", "--hints"]),
+        ("--processes", processes is not None, ["PATHS"]),
     ):
         if is_given and mode not in where:
             raise typer.BadParameter(f"{option} goes with {' or '.join(where)}, not {mode}")
@@ -247,7 +256,11 @@ def _every_trace(paths: list[str], options: IngestOptions) -> Iterator[EveryTrac
 
     with _wrong_paths_are_bad_usage():
         every = EveryTrace(paths, options)
-    with Console(stderr=True).status(f"Reading {len(every.files):,} files"):
+    errors = Console(stderr=True)
+    columns = (TextColumn("Reading files"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        bar = progress.add_task("", total=every.sources)
+        every.on_file = lambda: progress.advance(bar)
         yield every
     if not every.logs and not every.failures:
         raise _no_log(paths, len(every.files))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from composer_replication.hint_generator.arguments import command_of
 from composer_replication.hint_generator.findings import Finding, findings, own_places
-from composer_replication.hint_generator.known_files import KnownFiles
+from composer_replication.hint_generator.known_files import KnownFiles, file_name
 from composer_replication.hint_generator.written_lines import Author
 from composer_replication.traces import ToolCall, Turn
 
@@ -85,7 +85,7 @@ def charges(turns: Sequence[Turn], makers: Mapping[str, Author], outcomes: Seque
     """
     reported = {outcome.turn: (outcome, _certain(outcome)) for outcome in outcomes}
     wanted = {
-        path.replace("\\", "/").rpartition("/")[2]
+        file_name(path)
         for outcome, found in reported.values()
         for path in [finding.path for finding in found] + [path for path, _ in own_places(outcome.output) if found]
     }
@@ -124,10 +124,11 @@ def _certain(outcome: Outcome) -> list[Finding]:
 
 
 def _charged(outcome: Outcome, found: Sequence[Finding], files: KnownFiles, folder: str) -> list[Charge]:
-    charged: dict[Author, Charge] = {}
+    charged: dict[int, Charge] = {}
+    callers = [files.author(*place, "", folder) for place in own_places(outcome.output)] if found else []
     for finding in found:
         written = files.author(finding.path, finding.line, finding.source, folder)
-        if written is None or written[0] in charged:
+        if written is None or written[0][0] in charged:
             continue
         author, path, line = written
         names = {name for groups in _NAMES.findall(finding.message) for name in groups if name}
@@ -137,11 +138,10 @@ def _charged(outcome: Outcome, found: Sequence[Finding], files: KnownFiles, fold
             continue
         if _STRUCTURAL.search(finding.message) and files.is_file_changed_since(path, author):
             continue
-        if outcome.kind in ("test_failure", "traceback") and not _OWN_CODE.search(finding.message):
-            callers = (files.author(*place, "", folder) for place in own_places(outcome.output))
-            if any(caller is not None and caller[0][0] != author[0] for caller in callers):
-                continue  # it may have been called wrongly
-        charged[author] = Charge(outcome.turn, author, path, finding.message)
+        is_crash = outcome.kind in ("test_failure", "traceback") and not _OWN_CODE.search(finding.message)
+        if is_crash and any(caller is not None and caller[0][0] != author[0] for caller in callers):
+            continue  # it may have been called wrongly
+        charged[author[0]] = Charge(outcome.turn, author, path, finding.message)
     return list(charged.values())
 
 

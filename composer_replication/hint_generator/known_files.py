@@ -62,7 +62,7 @@ class KnownFiles:
         for change in written:
             self._apply(change, author)
         path = path_of(call.arguments)
-        if path is not None and _name(path) in self._wanted and not result.is_error:
+        if path is not None and file_name(path) in self._wanted and not result.is_error:
             lines = shown_lines(content)
             is_shown = call.arguments.get("command") == "view" or _READING.search(call.name) is not None
             if not lines and not written and not is_shown:
@@ -106,7 +106,7 @@ class KnownFiles:
         old, new = set((change.old or "").split("\n")), set(change.new.split("\n"))
         for line in old ^ new:
             self._changed_word.update(dict.fromkeys(_WORD.findall(line), author[0]))
-        if _name(change.path) in self._wanted:
+        if file_name(change.path) in self._wanted:
             self._file(change.path).apply(change, author)
             self._changed_file[self._key(change.path)] = author[0]
 
@@ -122,7 +122,7 @@ class KnownFiles:
 
     def _forget_numbers(self, command: str = "", *, every: bool = False) -> None:
         for path, file in self._files.items():
-            if every or _name(path) in command:
+            if every or file_name(path) in command:
                 file.forget_numbers()
 
     def _key(self, path: str) -> str:
@@ -145,5 +145,6 @@ def _worked_alone(change: Change, command: str | None) -> bool:
     return "&&" not in command.partition("<<")[0]
 
 
-def _name(path: str) -> str:
+def file_name(path: str) -> str:
+    """The last part of a path."""
     return path.replace("\\", "/").rpartition("/")[2]

@@ -150,10 +150,11 @@ def mark_errors(trace: Trace, *, flags_errors: bool = True) -> None:
             place = makers.get(turn.tool_call_id or "")
         made_by = turns[place.turn] if place is not None else None
         call = made_by.tool_calls[place.position] if made_by is not None and place is not None else None
-        kind, meta = _describe(turn, call)
-        if _is_outcome(kind, turn, call):
+        output = open_envelope(turn.content).body
+        kind, meta = _describe(turn, call, output)
+        if _is_outcome(kind, output, call):
             turn.error_kind, turn.outcome, turn.charged_to = kind, True, []
-            outcomes.append(Outcome(index, kind, open_envelope(turn.content).body))
+            outcomes.append(Outcome(index, kind, output))
             continue
         if call is not None and made_by is not None and place is not None:
             if is_students_mistake(kind):
@@ -178,12 +179,11 @@ def mark_errors(trace: Trace, *, flags_errors: bool = True) -> None:
         _charge(turns, makers if makers is not None else _all_makers(turns), outcomes)
 
 
-def _is_outcome(kind: str, turn: Turn, call: ToolCall | None) -> bool:
+def _is_outcome(kind: str, output: str, call: ToolCall | None) -> bool:
     """Whether a failure says nothing against the call that ran into it.
 
     A program that crashes in a file reports on that file; one that crashes in code that stands in the command does not.
     """
-    output = open_envelope(turn.content).body
     if kind != "traceback" and not (kind == "compile_error" and "SyntaxError" in output):
         return kind in OUTCOME_KINDS
     if call is not None and isinstance(call.arguments.get("code"), str):
@@ -275,7 +275,7 @@ def _changed_between(turns: list[Turn], first: _Place, second: _Place) -> bool:
     return False
 
 
-def _describe(turn: Turn, call: ToolCall | None) -> tuple[str, dict[str, Any]]:
+def _describe(turn: Turn, call: ToolCall | None, output: str) -> tuple[str, dict[str, Any]]:
     name, arguments = (call.name, call.arguments) if call is not None else ("", {})
     kind, details = classify(turn.content, tool_name=name, arguments=arguments)
     raw = call.raw_arguments if call is not None else None
@@ -290,18 +290,17 @@ def _describe(turn: Turn, call: ToolCall | None) -> tuple[str, dict[str, Any]]:
     if turn.masked:
         meta["masked"] = True
     line = str(details.pop("error_line", ""))
-    meta["error_message"] = _message(turn.content, line)
+    meta["error_message"] = _message(output, line)
     meta.update((key, _trimmed(key, value)) for key, value in details.items())
     return kind, meta
 
 
-def _message(text: str, line: str) -> str:
+def _message(output: str, line: str) -> str:
     """The line that says what failed and what follows it."""
-    body = open_envelope(text).body
     if not line:
-        line = telling_line(body)
-    start = body.find(line) if line else -1
-    return body[start : start + _MESSAGE_CHARACTERS].strip() if start >= 0 else line[:_MESSAGE_CHARACTERS]
+        line = telling_line(output)
+    start = output.find(line) if line else -1
+    return output[start : start + _MESSAGE_CHARACTERS].strip() if start >= 0 else line[:_MESSAGE_CHARACTERS]
 
 
 def _trimmed(key: str, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from composer_replication.ingestion.discovery import find_files
@@ -20,7 +20,7 @@ class EveryTrace:
     """Iterate to read. Of turns that several files hold, all but the first are marked as copies.
 
     `files` are the files behind the paths, `logs` counts those that were logs (a folder of traces counts once), and
-    `failures` says why one could not be read.
+    `failures` says why one could not be read. `on_file` is called after each of `sources`.
 
     Raises:
         NoSuchPathError: a path is neither a file nor a folder nor a glob that matches anything.
@@ -28,6 +28,7 @@ class EveryTrace:
 
     def __init__(self, paths: Collection[str | Path], options: IngestOptions | None = None) -> None:
         self.failures: dict[str, str] = {}
+        self.on_file: Callable[[], None] = lambda: None
         self._options = options or IngestOptions()
         self._folders = [Path(path).expanduser() for path in paths if holds_traces(path)]
         logs = [path for path in paths if not holds_traces(path)]
@@ -48,6 +49,12 @@ class EveryTrace:
                     yield trace
             except Exception as error:  # noqa: BLE001 - one bad file must not hide the others
                 self._fail(path, error)
+            self.on_file()
+
+    @property
+    def sources(self) -> int:
+        """How many files and folders of traces there are to read."""
+        return len(self._folders) + len(self.files)
 
     def _read(self, path: Path) -> Iterator[Trace]:
         log = LogFile(path)

@@ -95,6 +95,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(
         (["no\nwhere", "-o", "OUT"], "there is no such file or folder"),
         (["LOGS", "-o", "FILE"], "is a file"),
         (["LOGS", "-o", "OUT", "-p", "0"], "'--processes'"),
+        (["--stats", "LOGS", "-p", "2"], "--processes goes with PATHS, not --stats"),
         (["--explain", "nowhere"], "nowhere: there is no such file"),
         (["--explain", "LOGS"], "this is a folder; give one of its files"),
         (["--audit", "nowhere"], "nowhere: there is no such file or folder"),

@@ -2,67 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 import pytest
+from hint_generator.failing_checks import CART, CRASH, FAILING_TEST, MYPY, RUFF, Session
 
-from composer_replication.hint_generator import LayeredHints, as_collator_hint, mark_errors
-from composer_replication.traces import Source, ToolCall, Trace, Turn
-
-CART = "import os\n\n\ndef total(items):\n    return sum(item.price for item in itms)\n"
-RUFF = (
-    "Exit code 1\nF821 Undefined name `itms`\n --> shop/cart.py:5:38\n  |\n4 | def total(items):\n"
-    "5 |     return sum(item.price for item in itms)\n  |                                       ^^^^\n\nFound 1 error."
-)
-MYPY = 'Exit code 1\nshop/cart.py:5: error: Name "itms" is not defined  [name-defined]\nFound 1 error in 1 file'
-CRASH = (
-    'Exit code 1\nTraceback (most recent call last):\n  File "run.py", line 3, in <module>\n    total([])\n'
-    '  File "/app/shop/cart.py", line 5, in total\n    return sum(item.price for item in itms)\n'
-    "NameError: name 'itms' is not defined"
-)
-FAILING_TEST = (
-    "Exit code 1\n>       return sum(item.price for item in itms)\nE       NameError: name 'itms' is not defined\n\n"
-    "shop/cart.py:5: NameError\nFAILED tests/test_cart.py::test_total\n1 failed in 0.1s"
-)
-
-
-class Session:
-    """Builds a trace of one call per turn."""
-
-    def __init__(self) -> None:
-        self.trace = Trace("t", [], Source("f", "claude_code"))
-
-    def call(self, name: str, arguments: dict[str, Any], result: str = "done", is_error: bool = False) -> int:
-        """The index of the turn that makes the call."""
-        index = len(self.trace.turns)
-        self.trace.turns.append(Turn("assistant", tool_calls=[ToolCall(f"c{index}", name, arguments)]))
-        self.trace.turns.append(Turn("tool", result, tool_call_id=f"c{index}", is_error=is_error))
-        return index
-
-    def write(self, text: str = CART, path: str = "/app/shop/cart.py") -> int:
-        return self.call("Write", {"file_path": path, "content": text})
-
-    def edit(self, old: str, new: str, path: str = "/app/shop/cart.py", **result: Any) -> int:
-        return self.call("Edit", {"file_path": path, "old_string": old, "new_string": new}, **result)
-
-    def read(self, text: str, path: str = "/app/shop/cart.py", first: int = 1) -> int:
-        numbered = "\n".join(f"{number:6}→{line}" for number, line in enumerate(text.split("\n"), first))
-        return self.call("Read", {"file_path": path}, numbered)
-
-    def run(self, command: str = "ruff check", result: str = RUFF) -> Turn:
-        """The result of a command that fails."""
-        self.call("Bash", {"command": command}, result, is_error=True)
-        return self.trace.turns[-1]
-
-    def hints(self) -> dict[int, str | None]:
-        mark_errors(self.trace)
-        hint = as_collator_hint(LayeredHints())
-        return {
-            index: hint(turn.tool_error, turn.error_meta)
-            for index, turn in enumerate(self.trace.turns)
-            if turn.tool_error is not None
-        }
+from composer_replication.traces import ToolCall, Turn
 
 
 @pytest.mark.parametrize(
@@ -114,18 +57,6 @@ def test_the_turn_that_wrote_the_line_is_charged_with_the_failures_own_line(
     assert (meta["tool_call_id"], meta["reported_by"]) == (f"c{writing}", f"c{writing + 2}")
 
 
-def test_results_that_a_reader_left_encoded_are_read_too() -> None:
-    session = Session()
-    session.read("import os\n\n\ndef total(items):\n    return 0\n")
-    session.call("Bash", {"command": "ls"})
-    guilty = session.edit("    return 0", "    return sum(item.price for item in itms)")
-    session.run("mypy shop", MYPY)
-    for turn in session.trace.turns:
-        if turn.role == "tool" and not turn.is_error:
-            turn.content = msgspec.Raw(msgspec.json.encode(turn.content))  # type: ignore[assignment]
-    assert list(session.hints()) == [guilty]
-
-
 def test_nobody_is_charged_where_nobody_wrote_the_line() -> None:
     session = Session()
     session.write("print(1)\n", "/app/shop/other.py")
@@ -146,63 +77,11 @@ def test_of_several_edits_the_one_that_wrote_the_line_is_charged() -> None:
     assert list(session.hints()) == [guilty]
 
 
-def test_an_edit_that_was_refused_wrote_nothing() -> None:
-    session = Session()
-    session.read("import os\n\n\ndef total(items):\n    return 0\n")
-    refused = session.edit(
-        "    return 0",
-        "    return sum(item.price for item in itms)",
-        result="<tool_use_error>File has not been read yet.</tool_use_error>",
-        is_error=True,
-    )
-    failing = session.run()
-    assert session.hints() == {refused: "Read `/app/shop/cart.py` before you edit or overwrite it."}
-    assert failing.charged_to == []
-
-
 def test_a_line_that_an_edit_merely_had_around_it_is_not_its_own() -> None:
     session = Session()
     session.read("func f(a int) {\n\tswitch a {\n\tcase 1:\n\tcase 2:\n\t}\n}\n", "/app/cart/cart.go")
     session.edit("\tswitch a {\n\tcase 1:\n\tcase 2:\n", "\tswitch a {\n\tcase 1:\n", "/app/cart/cart.go")
     session.run("golangci-lint run", "Exit code 1\ncart/cart.go:2:2: missing cases in switch: 2 (exhaustive)\n")
-    assert session.hints() == {}
-
-
-@pytest.mark.parametrize("between", ["gofmt -w .", "npm run format", "ruff check --fix", "sed -i s/a/b/ shop/cart.py"])
-def test_numbers_are_not_trusted_after_a_command_that_moves_lines(between: str) -> None:
-    session = Session()
-    writing = session.write()
-    session.call("Bash", {"command": between})
-    session.run("mypy shop", MYPY)
-    assert session.hints() == {}
-    session.run("ruff check", RUFF)  # it quotes the line
-    assert list(session.hints()) == [writing]
-
-
-@pytest.mark.parametrize(
-    "checker", ["ruff check --output-format concise", "mypy --format-style x", "git commit -m x; mypy"]
-)
-def test_an_option_or_a_commit_moves_no_lines(checker: str) -> None:
-    session = Session()
-    writing = session.write()
-    session.run(checker, MYPY)
-    assert list(session.hints()) == [writing]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "result"),
-    [
-        ("Task", {"prompt": "do the rest"}, "done"),
-        ("Bash", {"command": "git commit -m x"}, "trim....Failed\n- files were modified by this hook"),
-    ],
-)
-def test_numbers_are_not_trusted_after_others_worked_on_the_files(
-    name: str, arguments: dict[str, Any], result: str
-) -> None:
-    session = Session()
-    session.write()
-    session.call(name, arguments, result)
-    session.run("mypy shop", MYPY)
     assert session.hints() == {}
 
 
@@ -252,30 +131,6 @@ def test_what_depends_on_how_a_program_runs_charges_nobody(error: str, source: s
     assert failing.outcome
 
 
-def test_the_folder_that_the_command_goes_to_tells_files_of_one_name_apart() -> None:
-    session = Session()
-    session.write(path="/app/server/shop/cart.py")
-    writing = session.write(path="/app/web/shop/cart.py")
-    session.run("cd web && mypy .", MYPY)
-    assert list(session.hints()) == [writing]
-
-
-def test_an_absolute_path_does_not_depend_on_the_folder() -> None:
-    session = Session()
-    writing = session.write()
-    session.run("cd web && mypy /app/shop", MYPY.replace("shop/cart.py", "/app/shop/cart.py"))
-    assert list(session.hints()) == [writing]
-
-
-def test_a_line_that_is_quoted_counts_more_than_its_number() -> None:
-    session = Session()
-    writing = session.write()
-    other = session.edit("def total(items):", "def total(items):\n    pass\n    pass")
-    session.run("ruff check", RUFF)
-    assert list(session.hints()) == [writing]
-    assert session.trace.turns[other].tool_error is None
-
-
 def test_a_command_that_runs_what_it_wrote_errs_itself() -> None:
     session = Session()
     command = f"cat > shop/cart.py <<'EOF'\n{CART}EOF\npython shop/cart.py"
@@ -291,15 +146,6 @@ def test_a_test_that_uses_a_name_it_does_not_import_is_charged() -> None:
     error = "tests/test_cart.py:1: in <module>\n    @pytest.mark.slow\nE   NameError: name 'pytest' is not defined"
     session.run("pytest", f"Exit code 2\n{error}\n1 error in 0.1s")
     assert list(session.hints()) == [writing]
-
-
-@pytest.mark.parametrize("command", ["git checkout .", "git stash", "git pull --rebase"])
-def test_nothing_is_known_of_files_that_git_has_replaced(command: str) -> None:
-    session = Session()
-    session.write()
-    session.call("Bash", {"command": command})
-    session.run()
-    assert session.hints() == {}
 
 
 def test_a_name_that_is_not_in_the_line_shows_that_it_is_another_one() -> None:
@@ -358,79 +204,11 @@ def test_a_line_that_reports_what_is_wrong_elsewhere_is_not_charged(source: str)
     assert session.hints() == {}
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        ("str_replace_editor", {"command": "undo_edit", "path": "/app/shop/cart.py"}),
-        ("edit_file", {"path": "/app/shop/cart.py", "code_edit": "..."}),
-        ("Bash", {"command": "npm run lint:fix"}),
-        ("Bash", {"command": "cargo fix"}),
-        ("Bash", {"command": "for f in shop/*.py; do sed -i s/a/b/ $f; done"}),
-        ("Bash", {"command": "python fix_imports.py shop/cart.py"}),
-        ("Bash", {"command": "cat > notes.md <<'EOF'\nx\nEOF\nsed -i 1d shop/cart.py"}),
-        ("Bash", {"command": "cat > change.py <<'EOF'\nopen('shop/cart.py', 'w')\nEOF\npython change.py"}),
-        ("Bash", {"command": "gh pr checkout 12"}),
-        ("Bash", {"command": "git -C /app checkout main"}),
-    ],
-)
-def test_numbers_are_not_trusted_after_what_may_have_changed_the_file(call: tuple[str, dict[str, Any]]) -> None:
-    session = Session()
-    session.write()
-    session.call(*call)
-    session.run("mypy shop", MYPY)
-    assert session.hints() == {}
-
-
-def test_numbers_are_not_trusted_after_a_word_that_the_file_was_modified() -> None:
-    session = Session()
-    session.write()
-    session.call(
-        "Bash", {"command": "ls"}, "a\n<system-reminder>\nNote: a was modified, either by the user or a linter"
-    )
-    session.run("mypy shop", MYPY)
-    assert session.hints() == {}
-
-
-def test_a_file_of_the_same_path_in_another_package_is_another_file() -> None:
-    for command in ("cd packages/b && mypy .", "cd /app/packages/b; mypy ."):
-        session = Session()
-        session.write(path="/app/packages/a/shop/cart.py")
-        session.run(command, MYPY)
-        assert session.hints() == {}
-
-
-ADDED = "\n".join(f"+{line}" for line in CART.splitlines())
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        f"cd nowhere && cat > shop/cart.py <<'EOF'\n{CART}EOF",
-        f"apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: shop/cart.py\n{ADDED}\n*** End Patch\nEOF",
-    ],
-)
-def test_what_a_failed_command_may_not_have_written_is_nobodys(command: str) -> None:
-    session = Session()
-    session.run(command, "Exit code 1\nbash: cd: nowhere: No such file or directory")
-    failing = session.run("mypy shop", MYPY)
-    session.hints()
-    assert failing.charged_to == []
-
-
 def test_stubs_that_are_not_installed_charge_nobody() -> None:
     session = Session()
     session.write("import requests\n")
     session.run("mypy .", 'Exit code 1\nshop/cart.py:1: error: Library stubs not installed for "requests"  [import]')
     assert session.hints() == {}
-
-
-def test_an_editor_that_is_given_every_argument_writes_what_its_command_says() -> None:
-    session = Session()
-    given = {"path": "/app/shop/cart.py", "content": "", "file_text": CART, "command": "create"}
-    writing = session.call("str_replace_editor", given)
-    session.call("str_replace_editor", {"path": "/app/shop/cart.py", "content": "", "command": "view"})
-    session.run("mypy shop", MYPY)
-    assert list(session.hints()) == [writing]
 
 
 @pytest.mark.parametrize(
@@ -440,26 +218,6 @@ def test_code_that_is_given_to_a_tool_is_the_turns_own(error: str) -> None:
     session = Session()
     running = session.call("run_python", {"code": "print(x)"}, f"Exit code 1\n{error}", is_error=True)
     assert list(session.hints()) == [running]
-
-
-@pytest.mark.parametrize(
-    ("path", "charged"),
-    [("shop/cart.py", True), ("app/shop/cart.py", True), ("/w/app/shop/cart.py", True), ("my_shop/cart.py", False)],
-)
-def test_paths_may_be_relative_to_different_folders(path: str, charged: bool) -> None:
-    session = Session()
-    session.write(path="app/workshop/cart.py")
-    writing = session.write(path="app/shop/cart.py")
-    session.run("mypy .", MYPY.replace("shop/cart.py", path))
-    assert list(session.hints()) == ([writing] if charged else [])
-
-
-def test_two_files_that_fit_a_path_charge_nobody() -> None:
-    session = Session()
-    session.write(path="/app/a/shop/cart.py")
-    session.write(path="/app/b/shop/cart.py")
-    session.run()
-    assert session.hints() == {}
 
 
 def test_a_bare_name_is_enough_only_if_the_line_fits() -> None:
@@ -570,10 +328,21 @@ def test_copies_of_turns_are_not_charged() -> None:
     assert failing.charged_to == []
 
 
-def test_a_rewind_makes_files_unknown() -> None:
+def test_a_turn_whose_two_calls_wrote_what_fails_is_charged_once() -> None:
     session = Session()
-    session.call("Bash", {"command": "ls"})
     session.write()
-    session.trace.turns.append(Turn("user", "again", follows=0))
-    session.run()
-    assert session.hints() == {}
+    both = session.trace.turns[0]
+    both.tool_calls.append(ToolCall("second", "Write", {"file_path": "/app/shop/order.py", "content": "x = y\n"}))
+    session.trace.turns.insert(2, Turn("tool", "done", tool_call_id="second"))
+    failing = session.run("mypy shop", f'{MYPY}\nshop/order.py:1: error: Name "y" is not defined  [name-defined]')
+    session.hints()
+    assert failing.charged_to == [0]
+    assert str((both.error_meta or {})["error_message"]).startswith("shop/cart.py:5: ")
+
+
+def test_a_name_that_is_missing_is_not_the_callers_fault() -> None:
+    session = Session()
+    writing = session.write()
+    session.write("import shop\n\ntotal([])\n", "/app/run.py")
+    session.run("python run.py", CRASH)
+    assert list(session.hints()) == [writing]

@@ -33,6 +33,13 @@ def test_a_turn_that_two_files_hold_comes_once(logs: Path) -> None:
     assert (every.logs, every.failures) == (2, {})
 
 
+def test_every_file_is_counted_while_it_is_read(logs: Path) -> None:
+    every, read = EveryTrace([logs]), []
+    every.on_file = lambda: read.append(1)
+    list(every)
+    assert len(read) == every.sources == 3
+
+
 def test_a_folder_of_traces_is_read_as_one(logs: Path, tmp_path: Path) -> None:
     ingest_logs([logs], tmp_path / "out", processes=1)
     every = EveryTrace([tmp_path / "out"])
