@@ -33,6 +33,9 @@ class Teacher(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     An answer takes `latency` seconds (the median of a log-normal law with `latency_spread` as its sigma, drawn from
     the question's digest) and `latency_per_token` for every token generated.
+
+    `dialect` is how the usage is reported (`usage_dialects`). A prompt of more than `window` tokens is refused, in the
+    words of `misbehaviour.TOO_LONG`; `context_length` is what the list of models says of it.
     """
 
     input_per_mtok: float = 0.0
@@ -50,7 +53,10 @@ class Teacher(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     latency: float = 0.0
     latency_spread: float = 0.0
     latency_per_token: float = 0.0
-    reports_cost: bool = False
+    dialect: str = "openrouter"
+    window: int | None = None
+    refusal: str = "openai"
+    context_length: int | None = None
 
     def tokens(self, size: int, symbols: int = 0) -> int:
         """Of so many bytes, among them so many that are neither letters nor spaces."""

@@ -38,9 +38,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 from loopback_http import Connection, Request
-from metered_billing import MOST_MARKERS, NANO, Prompt, PromptCache, PromptReader, Teacher, Usage, cost, limited
-from misbehaviour import Chances, Misbehaviour, Reply, encode, failure
+from metered_billing import MOST_MARKERS, Prompt, PromptCache, PromptReader, Teacher, Usage, cost, limited
+from misbehaviour import TOO_LONG, Chances, Misbehaviour, Reply, encode, failure
 from provider_meter import Meter, Record
+from usage_dialects import DIALECTS, Taken
 
 UNLIMITED = 1 << 40
 
@@ -216,7 +217,11 @@ class MeteredServer:
             case "GET", "/meter":
                 return encode(self.meter.figures())
             case "GET", "/v1/models":
-                return encode({"object": "list", "data": [{"id": name, "object": "model"} for name in self._teachers]})
+                models = [
+                    {"id": name, "object": "model", "context_length": teacher.context_length}
+                    for name, teacher in self._teachers.items()
+                ]
+                return encode({"object": "list", "data": models})
             case "POST", "/script":
                 try:
                     told = msgspec.json.decode(body, type=_Script)
@@ -243,6 +248,10 @@ class MeteredServer:
             return
         if teacher.cache == "explicit" and len(question.prompt.markers) > MOST_MARKERS:
             await connection.write(failure(400, f"more than {MOST_MARKERS} blocks carry cache_control"))
+            return
+        if teacher.window is not None and question.prompt.tokens(teacher)[-1] > teacher.window:
+            self.meter.too_long += 1
+            await connection.write(TOO_LONG[teacher.refusal](question.prompt.tokens(teacher)[-1], teacher.window))
             return
         record = Record(question.model, question.digest, question.max_tokens, arrived)
         count = self.meter.counts[question.model, question.digest]
@@ -289,15 +298,8 @@ class MeteredServer:
         cached, written = self._caches[question.model].look_up(question.prompt, now)
         prompt_tokens = question.prompt.tokens(teacher)[-1] if question.raw_messages else 0
         usage = Usage(prompt_tokens - cached - written, cached, written, generated)
-        reported: dict[str, Any] = {
-            "prompt_tokens": usage.prompt,
-            "completion_tokens": usage.output,
-            "total_tokens": usage.prompt + usage.output,
-            "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
-            "completion_tokens_details": {"reasoning_tokens": min(teacher.thinking_tokens, limit)},
-        }
-        if teacher.reports_cost:
-            reported["cost"] = cost(teacher, usage) / NANO
+        taken = Taken(usage, min(teacher.thinking_tokens, limit), cost(teacher, usage))
+        reported = DIALECTS[teacher.dialect](taken)
         finish = ("tool_calls" if message.get("tool_calls") else "stop") if complete else "length"
         return usage, {
             "id": f"gen-{question.digest}",

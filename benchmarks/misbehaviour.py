@@ -165,6 +165,57 @@ def _redirect(how: Misbehaviour, _body: dict[str, Any], _now: float) -> Reply:
     return reply
 
 
+def _too_long(status: int, text: str, **fields: Any) -> Callable[[int, int], Reply]:
+    def refusal(tokens: int, window: int) -> Reply:
+        error = {"message": text.format(tokens=tokens, window=window), "type": "invalid_request_error", **fields}
+        return encode({"error": error}, status)
+
+    return refusal
+
+
+def _too_long_behind_a_router(tokens: int, window: int) -> Reply:
+    raw = json.dumps({"error": {"message": f"prompt is too long: {tokens} tokens > {window} maximum"}})
+    error = {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw, "provider_name": "x"}}
+    return encode({"error": error}, 400)
+
+
+# How endpoints refuse a prompt that does not fit.
+TOO_LONG: Mapping[str, Callable[[int, int], Reply]] = {
+    "openai": _too_long(
+        400,
+        "This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens.",
+        code="context_length_exceeded",
+    ),
+    "anthropic": _too_long(400, "prompt is too long: {tokens} tokens > {window} maximum"),
+    "anthropic_with_answer": _too_long(
+        400, "input length and `max_tokens` exceed context limit: {tokens} + 64 > {window}, decrease input length"
+    ),
+    "gemini": _too_long(
+        400, "The input token count ({tokens}) exceeds the maximum number of tokens allowed ({window}).", code=400
+    ),
+    "vllm": _too_long(400, "The decoder prompt (length {tokens}) is longer than the maximum model length of {window}."),
+    "xai": _too_long(
+        400, "This model's maximum prompt length is {window} but the request contains {tokens} tokens.", code="400"
+    ),
+    "mistral": _too_long(
+        400, "Prompt contains {tokens} tokens, too large for model with {window} maximum context length", code="3051"
+    ),
+    "moonshot": _too_long(400, "Invalid request: Your request exceeded model token limit: {window}"),
+    "zai": _too_long(400, "Prompt exceeds max length", code="1261"),
+    "dashscope": _too_long(400, "Range of input length should be [1, {window}]", code="invalid_parameter_error"),
+    "llama_cpp": _too_long(400, "the request exceeds the available context size", code=400),
+    "bedrock": _too_long(400, "Input is too long for requested model."),
+    "together": _too_long(422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= {window}."),
+    "cohere": _too_long(400, "too many tokens: size limit exceeded by {tokens} tokens"),
+    "groq": _too_long(
+        413, "Request too large for model on tokens per minute (TPM): Limit {window}, Requested {tokens}"
+    ),
+    "openai_minute": _too_long(
+        429, "Request too large for a on tokens per min (TPM): Limit {window}, Requested {tokens}."
+    ),
+    "router": _too_long_behind_a_router,
+}
+
 _PAGE = b"<!doctype html><html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>"
 
 KINDS: Mapping[str, Kind] = {

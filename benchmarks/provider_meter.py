@@ -42,6 +42,8 @@ class Meter:
         self.counts: defaultdict[tuple[str, str], Count] = defaultdict(Count)
         self.records: list[Record] = []
         self.connections = 0
+        self.too_long = 0
+        """Prompts that were refused for their length."""
         self.in_flight = 0
         self.peak = 0
         self.in_flight_of: defaultdict[str, int] = defaultdict(int)

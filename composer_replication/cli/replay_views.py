@@ -21,6 +21,7 @@ def show_estimate(console: Console, estimate: ReplayEstimate, options: ReplayOpt
     table = _by_teacher(estimate.teachers)
     table.add_row("calls", *(f"{one.calls:,}" for one in teachers))
     table.add_row("stored answers", *(f"{one.stored:,}" for one in teachers))
+    table.add_row("too long for it", *(f"{one.too_long:,}" for one in teachers))
     table.add_row("tokens in", *(f"{one.prompt_tokens:,}" for one in teachers))
     table.add_row("  of them cached", *(f"{one.cached_tokens:,}" for one in teachers))
     table.add_row("expected", *(_dollars(one.expected) for one in teachers))
@@ -44,6 +45,7 @@ def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float
     table.add_row("stored answers", *(f"{use.stored:,}" for use in uses))
     table.add_row("not asked: the gate", *(f"{use.gated:,}" for use in uses))
     table.add_row("not asked: the cap", *(f"{use.no_room:,}" for use in uses))
+    table.add_row("too long for it", *(f"{use.too_long:,}" for use in uses))
     table.add_row("failed", *(f"{use.failed:,}" for use in uses))
     table.add_row("retries", *(f"{use.retries:,}" for use in uses))
     table.add_row("spent", *(_dollars(use.cost) for use in uses))
@@ -79,6 +81,9 @@ def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float
             console.print(f"[red]left alone:[/] {escape(slug)}: {escape(use.left_alone)}")
         elif use.last_error:
             console.print(f"[yellow]failed:[/] {escape(slug)}: the last time, {escape(use.last_error)}")
+        if use.last_too_long:
+            way_out = "--max-history-tokens shortens prompts"
+            console.print(f"[yellow]too long:[/] {escape(slug)}: {escape(use.last_too_long)}; {way_out}")
     _show_families(console, report.same_family, report.excluded)
     console.print(f"answers: {escape(str(folder))}")
 
@@ -90,6 +95,7 @@ def progress_line(report: ReplayReport, questions: int, left: str) -> str:
         "answered": sum(use.answered for use in uses),
         "stored": sum(use.stored for use in uses),
         "not asked": sum(use.gated + use.no_room for use in uses),
+        "too long": sum(use.too_long for use in uses),
         "failed": sum(use.failed for use in uses),
     }
     shown = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)

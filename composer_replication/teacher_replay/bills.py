@@ -1,38 +1,68 @@
 """What a call has cost, by what its provider says of it: believed where it can be true, and never below it.
 
-A budget holds only if no call is counted too low. So a usage that no tokenizer can have counted is no usage, and the
-call counts as its worst case; of the tokens' price and the sum that a provider says it billed, the higher one counts
-(a router that uses the caller's own account at the vendor bills its fee alone).
+A budget holds only if no call is counted too low. So of all that a report can mean the dearest counts; a usage that no
+tokenizer can have counted is no usage, and the call counts as its worst case; of the tokens' price and the sum that a
+provider says it billed, the higher one counts (a router that uses the caller's own account at the vendor bills its fee
+alone).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from composer_replication.teacher_replay.known_prompts import LONGEST_TOKEN, token_bound
 from composer_replication.teacher_replay.prices import NANO, Price, Tokens, to_nano
 from composer_replication.teacher_replay.prompts import Prompt
+from composer_replication.teacher_replay.usage_reports import UsageReport
 
 # A provider that does not keep to a limit is believed so far beyond it; what is more is a mistake in its report.
 _BELIEVED = 100
 # Names and brackets that are in an action, and not in the tokens of the answer.
 _AROUND_ACTION = 256
+# How near a reading's price comes to the sum that was billed, if it is the right one: price lists differ a little.
+_NEAR = 0.02
 
 
-def believed(usage: Tokens | None, prompt: Prompt, text: str, max_output_tokens: int) -> Tokens | None:
-    """The usage that a provider reports, None if it cannot be that of this prompt and of an answer of this text."""
-    if usage is None or usage.cached + usage.cache_write > usage.prompt:
-        return None
+class Reserved(NamedTuple):
+    """What a call may take at most: tokens of both kinds, and nano-dollars."""
+
+    prompt: int
+    completion: int
+    cost: int
+
+
+class Bill(NamedTuple):
+    """What a call used, None if nobody knows, and what it cost, in nano-dollars."""
+
+    usage: Tokens | None
+    cost: int
+
+
+def bill(price: Price, report: UsageReport, prompt: Prompt, text: str, reserved: Reserved) -> Bill:
+    """The bill of a call that was answered with `text`."""
+    billed = 0 if report.cost_usd is None else to_nano(report.cost_usd)
+    if billed > _BELIEVED * max(reserved.cost, NANO):
+        billed = 0
+    priced = [Bill(usage, price.cost(usage)) for usage in believed(report.readings, prompt, text, reserved)]
+    # A sum that one reading explains is no other's.
+    fitting = [one for one in priced if abs(one.cost - billed) <= _NEAR * billed] if billed else []
+    usage, counted = max(fitting or priced, key=lambda one: one.cost, default=Bill(None, reserved.cost))
+    return Bill(usage, max(counted, billed))
+
+
+def believed(readings: Iterable[Tokens], prompt: Prompt, text: str, reserved: Reserved) -> list[Tokens]:
+    """The readings that can be of this prompt and of an answer of this text. Those that keep to what was reserved rule
+    out those that do not."""
     size = len(text.encode("utf-8", "replace"))
-    is_enough = (
-        usage.prompt * LONGEST_TOKEN >= prompt.size and usage.completion * LONGEST_TOKEN + _AROUND_ACTION >= size
-    )
-    is_sane = (
-        usage.prompt <= token_bound(prompt) * _BELIEVED and usage.completion <= max(max_output_tokens, size) * _BELIEVED
-    )
-    return usage if is_enough and is_sane and (usage.completion > 0 or not text) else None
-
-
-def cost_of(price: Price, usage: Tokens | None, billed_usd: float | None, worst_case: int) -> int:
-    """What a call cost, in nano-dollars: `usage` is one that is believed, `billed_usd` what the provider says."""
-    counted = worst_case if usage is None else price.cost(usage)
-    billed = 0 if billed_usd is None else to_nano(billed_usd)
-    return max(counted, billed) if billed <= _BELIEVED * max(worst_case, NANO) else counted
+    possible = [
+        usage
+        for usage in readings
+        if usage.cached + usage.cache_write <= usage.prompt <= token_bound(prompt) * _BELIEVED
+        and usage.prompt * LONGEST_TOKEN >= prompt.size
+        and usage.completion <= max(reserved.completion, size) * _BELIEVED
+        and usage.completion * LONGEST_TOKEN + _AROUND_ACTION >= size
+        and (usage.completion > 0 or not text)
+    ]
+    within = [one for one in possible if one.prompt <= reserved.prompt and one.completion <= reserved.completion]
+    return within or possible

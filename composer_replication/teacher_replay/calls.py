@@ -7,11 +7,13 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import random
 import time
 from dataclasses import dataclass
+from fractions import Fraction
 
-from composer_replication.teacher_replay.bills import believed, cost_of
+from composer_replication.teacher_replay.bills import Bill, Reserved, bill
 from composer_replication.teacher_replay.client import CallFailedError, Reply, TeacherClient
 from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
 from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, NoRoom
@@ -19,6 +21,7 @@ from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.prompts import Prompt
 from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.teacher_replay.usage_reports import UsageReport
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +48,14 @@ class CallRules:
 @dataclass(frozen=True)
 class Called:
     """What became of a call. Without an answer, `error` says why; `no_room`: it was not made for want of money;
-    `stopped`: it was not made, or not tried again, because the run is to end."""
+    `too_long`: the prompt does not fit the teacher; `stopped`: it was not made, or not tried again, because the run is
+    to end."""
 
     answer: Answer | None = None
     stored: bool = False
     error: str | None = None
     no_room: bool = False
+    too_long: bool = False
     stopped: bool = False
     hopeless: bool = False
     tries: int = 0
@@ -69,6 +74,9 @@ class Caller:
         self._changed = asyncio.Event()
         self._asking: dict[str, asyncio.Event] = {}
         self._pauses: dict[str, float] = {}
+        self._beyond: dict[str, Fraction | int] = {}
+        self._windows: dict[str, int | None] = {}
+        self._looking = asyncio.Lock()
 
     async def call(self, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
         """The ledger's answer, else the teacher's, else why there is none."""
@@ -90,13 +98,15 @@ class Caller:
         if (found := await self.stored(teacher, prompt)) is not None and found.answer is not None:
             known.add(prompt, found.answer.tokens.prompt)
             return found
+        if (reason := known.too_long(prompt, await self._window(teacher))) is not None:
+            return Called(error=reason, too_long=True)
         tries = 0
         while True:
             if (pause := self._pause_left(teacher)) > self._rules.longest_wait:
                 return Called(error=f"the endpoint asked to be left alone for {pause:.0f} seconds", tries=tries)
             await self._sleep(pause)
-            worst_case = teacher.worst_case(known.token_bound(prompt))
-            begun = await self._begin(key, teacher, worst_case)
+            reserved = self._reserved(teacher, known.token_bound(prompt))
+            begun = await self._begin(key, teacher, reserved.cost)
             if begun is None:
                 return Called(stopped=True, tries=tries)
             if isinstance(begun, Answer):
@@ -110,18 +120,20 @@ class Caller:
                 continue
             tries += 1
             try:
-                reply = await self._client.ask(teacher, prompt.request(teacher.settings, known.marks(prompt, teacher)))
+                body = prompt.request(teacher.request_settings, known.marks(prompt, teacher))
+                reply = await self._client.ask(teacher, body)
             except CallFailedError as failure:
                 error = str(failure)
-                usage = believed(failure.usage, prompt, "", teacher.max_output_tokens)
-                cost = cost_of(teacher.price, usage, failure.cost_usd, worst_case) if failure.billed == "yes" else None
+                cost = None
+                if failure.billed == "yes":
+                    cost = self._bill(teacher, prompt, failure.report, "", reserved).cost
                 # Before the money is given back: whoever gets it has to wait as well.
-                if failure.after is not None:
-                    self._pauses[teacher.slug] = max(
-                        self._pauses.get(teacher.slug, 0.0), time.monotonic() + failure.after
-                    )
+                self._pause(teacher, failure.after)
                 await self._ledger.do(self._ledger.ledger.fail, begun, error, failure.billed, cost)
                 self._notify()
+                if failure.too_long:
+                    known.refuse(prompt, error)
+                    return Called(error=error, too_long=True, tries=tries)
                 if not failure.retry or tries > self._rules.max_retries:
                     return Called(error=error, hopeless=failure.hopeless, tries=tries)
                 logger.info("%s: %s; trying again", teacher.slug, error)
@@ -131,12 +143,22 @@ class Caller:
                 await self._ledger.do(self._ledger.ledger.fail, begun, "cancelled while it was under way", "maybe")
                 self._notify()
                 raise
-            answer = self._priced(teacher, prompt, reply, worst_case)
-            repeat = teacher.worst_case(answer.tokens.prompt or token_bound(prompt))
-            await self._ledger.do(self._ledger.ledger.settle, begun, teacher.slug, answer, repeat)
+            self._pause(teacher, reply.after)
+            answer = self._priced(teacher, prompt, reply, reserved)
+            repeat = self._reserved(teacher, answer.tokens.prompt or token_bound(prompt))
+            await self._ledger.do(self._ledger.ledger.settle, begun, teacher.slug, answer, repeat.cost)
             self._notify()
             known.add(prompt, answer.tokens.prompt)
             return Called(answer=answer, tries=tries)
+
+    async def _window(self, teacher: Teacher) -> int | None:
+        """How many tokens fit a teacher; its endpoint is asked once, if nobody else knows."""
+        if teacher.context_window is not None:
+            return teacher.context_window
+        async with self._looking:
+            if teacher.slug not in self._windows:
+                self._windows[teacher.slug] = await self._client.context_window(teacher)
+            return self._windows[teacher.slug]
 
     async def _begin(self, key: str, teacher: Teacher, worst_case: int) -> Answer | Attempt | NoRoom | None:
         """Begin a call, as soon as there is room for it; None if the run is to end first. Calls that are under way give
@@ -168,14 +190,29 @@ class Caller:
     def _pause_left(self, teacher: Teacher) -> float:
         return max(0.0, self._pauses.get(teacher.slug, 0.0) - time.monotonic())
 
-    def _priced(self, teacher: Teacher, prompt: Prompt, reply: Reply, worst_case: int) -> Answer:
-        """The answer with what it cost."""
-        usage = believed(reply.usage, prompt, reply.text, teacher.max_output_tokens)
-        cost = cost_of(teacher.price, usage, reply.cost_usd, worst_case)
-        if usage is None and worst_case > 0:
-            logger.warning("%s reports no usage that can be believed; the call counts as its worst case", teacher.slug)
-        if cost > worst_case:
+    def _pause(self, teacher: Teacher, seconds: float | None) -> None:
+        """Leave a teacher alone for so long."""
+        if seconds is not None:
+            self._pauses[teacher.slug] = max(self._pauses.get(teacher.slug, 0.0), time.monotonic() + seconds)
+
+    def _reserved(self, teacher: Teacher, prompt_tokens: int) -> Reserved:
+        """The most that a call can take, by what the teacher is told and by how far it has gone beyond that."""
+        cost = math.ceil(teacher.worst_case(prompt_tokens) * self._beyond.get(teacher.slug, 1))
+        return Reserved(prompt_tokens, teacher.max_output_tokens, cost)
+
+    def _bill(self, teacher: Teacher, prompt: Prompt, report: UsageReport, text: str, reserved: Reserved) -> Bill:
+        billed = bill(teacher.price, report, prompt, text, reserved)
+        if billed.cost > reserved.cost > 0:
+            # A teacher that does so once does so again.
+            self._beyond[teacher.slug] = self._beyond.get(teacher.slug, 1) * Fraction(billed.cost, reserved.cost)
             logger.warning("%s billed more than its worst case: a limit of tokens was not kept", teacher.slug)
+        return billed
+
+    def _priced(self, teacher: Teacher, prompt: Prompt, reply: Reply, reserved: Reserved) -> Answer:
+        """The answer with what it cost."""
+        usage, cost = self._bill(teacher, prompt, reply.report, reply.text, reserved)
+        if usage is None and reserved.cost > 0:
+            logger.warning("%s reports no usage that can be believed; the call counts as its worst case", teacher.slug)
         return Answer(reply.text, reply.finish, usage or Tokens(), cost, reply.latency)
 
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from itertools import groupby
 from typing import Any
 
@@ -25,8 +22,10 @@ from composer_replication.ingestion.chat_messages import assistant_turn
 from composer_replication.ingestion.loose_json import fields, objects
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.teacher_replay.ledger import Billed
-from composer_replication.teacher_replay.prices import Tokens
+from composer_replication.teacher_replay.rate_limits import seconds_to_wait
+from composer_replication.teacher_replay.refusals import is_too_long
 from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.teacher_replay.usage_reports import NO_REPORT, UsageReport, read_usage
 from composer_replication.traces import Turn, dump_json, render_action
 
 # A gateway that gave up waiting: the model behind it may have answered, and billed.
@@ -36,6 +35,8 @@ _RETRIED_STATUSES = _UNCERTAIN_STATUSES | {409, 425, 429, 500, 503, 520, 521, 52
 _HOPELESS_STATUSES = frozenset({401, 402, 403, 404})
 _CONNECT_SECONDS = 20.0
 _LONGEST_ERROR = 300
+# What lists of models call the number of tokens that fit one: OpenRouter and most others, vLLM, Groq, LM Studio.
+_WINDOWS = ("context_length", "max_model_len", "context_window", "max_context_length")
 # So many letters of a key in a row are taken for a piece of it.
 _KEY_PIECE = 4
 
@@ -43,9 +44,9 @@ _KEY_PIECE = 4
 class CallFailedError(Exception):
     """A call without an answer.
 
-    `billed` says whether it cost something, `usage` and `cost_usd` how much, as far as the endpoint says so. `retry`
-    says whether another try may help, `after` how many seconds the endpoint wants to be left alone. `hopeless`: the
-    next call would fail too.
+    `billed` says whether it cost something, `report` how much, as far as the endpoint says so. `retry` says whether
+    another try may help, `after` how many seconds the endpoint wants to be left alone. `hopeless`: the next call would
+    fail too. `too_long`: the prompt does not fit this teacher, which says nothing about another prompt.
     """
 
     def __init__(
@@ -56,28 +57,28 @@ class CallFailedError(Exception):
         retry: bool,
         after: float | None = None,
         hopeless: bool = False,
-        usage: Tokens | None = None,
-        cost_usd: float | None = None,
+        too_long: bool = False,
+        report: UsageReport = NO_REPORT,
     ) -> None:
         super().__init__(reason)
         self.billed: Billed = billed
         self.retry = retry
         self.after = after
         self.hopeless = hopeless
-        self.usage = usage
-        self.cost_usd = cost_usd
+        self.too_long = too_long
+        self.report = report
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A teacher's answer as an action (`render_action`, without thinking). `usage` is None if the endpoint gave none
-    that can be believed; `cost_usd` is what it says it billed, if it says so."""
+    """A teacher's answer as an action (`render_action`, without thinking), and what the endpoint says that it took.
+    `after` is how many seconds the endpoint wants to be left alone before the next call."""
 
     text: str
     finish: str
-    usage: Tokens | None
-    cost_usd: float | None
+    report: UsageReport
     latency: float
+    after: float | None = None
 
 
 class TeacherClient:
@@ -110,20 +111,30 @@ class TeacherClient:
         Raises:
             CallFailedError: there was no answer.
         """
-        headers = {"Content-Type": "application/json"}
-        if teacher.api_key:
-            headers["Authorization"] = f"Bearer {teacher.api_key}"
         began = time.monotonic()
         try:
-            status, answer_headers, content = await asyncio.wait_for(
-                self._exchange(f"{teacher.base_url}/chat/completions", headers, body), self._timeout
+            status, headers, content = await asyncio.wait_for(
+                self._exchange(f"{teacher.base_url}/chat/completions", _headers(teacher), body), self._timeout
             )
         except (httpx2.HTTPError, asyncio.TimeoutError) as error:
             raise _lost(error, teacher, self._timeout) from None
         latency = time.monotonic() - began
         if not 200 <= status < 300:
-            raise _refused(status, answer_headers, content, teacher)
-        return _reply(content, latency, teacher)
+            raise _refused(status, headers, content, teacher)
+        return _reply(content, latency, teacher, headers)
+
+    async def context_window(self, teacher: Teacher) -> int | None:
+        """How many tokens fit a teacher by its endpoint's list of models, None if that does not say."""
+        try:
+            response = await self._http.get(
+                f"{teacher.base_url}/models", headers=_headers(teacher), timeout=min(_CONNECT_SECONDS, self._timeout)
+            )
+        except httpx2.HTTPError:
+            return None
+        listed = objects((_decoded(response.content) or {}).get("data")) if response.is_success else []
+        models = [model for model in listed if model.get("id") == teacher.model]
+        windows = [model.get(name) for model in models for name in _WINDOWS]
+        return next((window for window in windows if type(window) is int and window > 0), None)
 
     async def _exchange(self, url: str, headers: dict[str, str], body: bytes) -> tuple[int, httpx2.Headers, bytes]:
         async with self._http.stream("POST", url, headers=headers, content=body) as response:
@@ -139,6 +150,11 @@ class TeacherClient:
             return response.status_code, response.headers, bytes(content)
 
 
+def _headers(teacher: Teacher) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"}
+    return {**headers, "Authorization": f"Bearer {teacher.api_key}"} if teacher.api_key else headers
+
+
 def _lost(error: Exception, teacher: Teacher, timeout: float) -> CallFailedError:
     """No complete response came. Only what failed before there was a connection is surely free: what is written may go
     out after the one who waited for it has given up."""
@@ -152,44 +168,50 @@ def _lost(error: Exception, teacher: Teacher, timeout: float) -> CallFailedError
 
 
 def _refused(status: int, headers: httpx2.Headers, content: bytes, teacher: Teacher) -> CallFailedError:
-    return _by_status(status, _error_text(_decoded(content)), teacher, after=_retry_after(headers))
+    return _by_status(status, _decoded(content) or {}, teacher, headers)
 
 
-def _by_status(status: int, text: str, teacher: Teacher, *, after: float | None = None) -> CallFailedError:
-    reason = f"HTTP {status}{f': {text}' if text else ''}"
+def _by_status(
+    status: int, reply: dict[str, Any], teacher: Teacher, headers: Mapping[str, str], *, report: UsageReport = NO_REPORT
+) -> CallFailedError:
+    text = _error_text(reply)
+    too_long = is_too_long(status, reply)
+    # OpenRouter repeats a limit's headers in the body, also where the response itself is fine.
+    metadata = fields(fields(reply.get("error")).get("metadata"))
+    limits = {**fields(metadata.get("headers")), **headers}
+    is_billed = bool(report.cost_usd or any(usage.completion for usage in report.readings))
     return CallFailedError(
-        without_key(reason, teacher),
-        billed="maybe" if status in _UNCERTAIN_STATUSES else "no",
-        retry=status in _RETRIED_STATUSES,
-        after=after,
-        hopeless=status in _HOPELESS_STATUSES,
+        without_key(f"HTTP {status}{f': {text}' if text else ''}", teacher),
+        billed="yes" if is_billed else "maybe" if status in _UNCERTAIN_STATUSES else "no",
+        retry=status in _RETRIED_STATUSES and not too_long,
+        after=seconds_to_wait(limits, refused=status == 429),
+        hopeless=status in _HOPELESS_STATUSES and not too_long,
+        too_long=too_long,
+        report=report,
     )
 
 
-def _reply(content: bytes, latency: float, teacher: Teacher) -> Reply:
+def _reply(content: bytes, latency: float, teacher: Teacher, headers: Mapping[str, str]) -> Reply:
     reply = _decoded(content)
     if reply is None:
         raise CallFailedError("the endpoint answered with something that is no JSON", billed="yes", retry=False)
-    usage, cost = _usage(fields(reply.get("usage")))
+    report = read_usage(fields(reply.get("usage")), headers)
     choices = objects(reply.get("choices"))
     problem = fields(reply.get("error")) or (fields(choices[0].get("error")) if choices else {})
     if problem:
-        # OpenRouter reports what a provider did in a response that is itself fine.
+        # OpenRouter reports what a provider did in a response that is itself fine. If it broke off in the middle of an
+        # answer, that much was generated, and billed.
         status = problem.get("code")
-        failure = _by_status(status if isinstance(status, int) else 500, _error_text({"error": problem}), teacher)
-        if cost or (usage is not None and usage.completion):
-            # It broke off in the middle of an answer: that much was generated, and billed.
-            failure.billed, failure.usage, failure.cost_usd = "yes", usage, cost
-        raise failure
+        raise _by_status(
+            status if isinstance(status, int) else 500, {"error": problem}, teacher, headers, report=report
+        )
     message = fields(choices[0].get("message")) if choices else {}
     if not message:
-        raise CallFailedError(
-            "the endpoint answered without a message", billed="yes", retry=False, usage=usage, cost_usd=cost
-        )
+        raise CallFailedError("the endpoint answered without a message", billed="yes", retry=False, report=report)
     turn = assistant_turn(message, IngestionStats(), step=0)
     text = render_action(Turn("assistant", _without_thoughts(turn.content), tool_calls=turn.tool_calls))
     finish = choices[0].get("finish_reason")
-    return Reply(text, finish if isinstance(finish, str) else "", usage, cost, latency)
+    return Reply(text, finish if isinstance(finish, str) else "", report, latency, seconds_to_wait(headers))
 
 
 def _decoded(content: bytes) -> dict[str, Any] | None:
@@ -204,56 +226,16 @@ def _decoded(content: bytes) -> dict[str, Any] | None:
     return decoded if isinstance(decoded, dict) else None
 
 
-def _usage(usage: dict[str, Any]) -> tuple[Tokens | None, float | None]:
-    """The tokens and the price that an endpoint reports, in the forms of OpenAI, OpenRouter, Anthropic and DeepSeek."""
-    details = fields(usage.get("prompt_tokens_details")) or fields(usage.get("input_tokens_details"))
-    prompt = _count(usage, ("prompt_tokens", "input_tokens"))
-    completion = _count(usage, ("completion_tokens", "output_tokens"))
-    cached = _count(details, ("cached_tokens",)) or _count(
-        usage, ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
-    )
-    written = _count(details, ("cache_write_tokens",)) or _count(usage, ("cache_creation_input_tokens",))
-    if prompt is not None and "prompt_tokens" not in usage and "cache_read_input_tokens" in usage:
-        prompt += (cached or 0) + (written or 0)  # Anthropic counts what is cached beside its input, not in it
-    cost = usage.get("cost")
-    is_price = isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0
-    tokens = None if prompt is None or completion is None else Tokens(prompt, completion, cached or 0, written or 0)
-    return tokens, float(cost) if is_price and cost is not None else None
-
-
-def _count(record: dict[str, Any], names: Iterable[str]) -> int | None:
-    found = (record[name] for name in names if type(record.get(name)) is int and record[name] >= 0)
-    return next(found, None)
-
-
 def _without_thoughts(text: str) -> str:
     """What reasoning models that think aloud say in the end."""
     thought, end, answer = text.rpartition("</think>")
     return answer.strip() if end and thought.lstrip().startswith("<think>") else text
 
 
-def _error_text(reply: dict[str, Any] | None) -> str:
-    if reply is None:
-        return ""
+def _error_text(reply: dict[str, Any]) -> str:
     error = reply.get("error", reply.get("message", reply.get("detail", "")))
     text = fields(error).get("message", "") if isinstance(error, dict) else error
     return " ".join(text.split()) if isinstance(text, str) else ""
-
-
-def _retry_after(headers: httpx2.Headers) -> float | None:
-    """Seconds to wait, as `Retry-After` has them: a number, or a date."""
-    given = headers.get("retry-after", "").strip()
-    try:
-        seconds = float(given)
-    except ValueError:
-        try:
-            date = parsedate_to_datetime(given)
-        except (TypeError, ValueError):
-            return None
-        if date.tzinfo is None:
-            date = date.replace(tzinfo=timezone.utc)
-        seconds = (date - datetime.now(timezone.utc)).total_seconds()
-    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def without_key(text: str, teacher: Teacher) -> str:

@@ -11,7 +11,7 @@ from composer_replication.teacher_replay.agreement.exact import ExactComparer
 from composer_replication.teacher_replay.calls import call_key
 from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gating import SequentialGate
-from composer_replication.teacher_replay.known_prompts import token_bound
+from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
 from composer_replication.teacher_replay.ledger import StoredAnswers
 from composer_replication.teacher_replay.prices import Tokens, to_usd
 from composer_replication.teacher_replay.prompts import SHORTEST_CACHED, Prompt, PromptWriter
@@ -28,11 +28,13 @@ class TeacherEstimate:
     """One teacher's calls, if all of them are made. Money in nano-dollars.
 
     `expected` is with the provider's prompt cache, `uncached` without it; `dearest_call` is the worst case of one call,
-    which must fit under the cap for that call to be made.
+    which must fit under the cap for that call to be made. `too_long` are prompts that do not fit the teacher, where
+    that is known without asking it.
     """
 
     calls: int = 0
     stored: int = 0
+    too_long: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     expected: int = 0
@@ -44,6 +46,7 @@ class TeacherEstimate:
         return {
             "calls": self.calls,
             "stored": self.stored,
+            "too_long": self.too_long,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "expected_usd": to_usd(self.expected),
@@ -108,6 +111,7 @@ def _add_trace(
     redactor = new_redactor() if options.redact else None
     writer = PromptWriter(trace.states, complete_tools(trace.tools, trace.states), redactor)
     before: Prompt | None = None
+    unasked = KnownPrompts()
     for state in trace.states:
         prompt = writer.prompt(state["messages"])
         estimate.states += 1
@@ -117,6 +121,9 @@ def _add_trace(
             of_teacher = estimate.teachers[teacher.slug]
             if call_key(teacher, prompt) in stored:
                 of_teacher.stored += 1
+                continue
+            if unasked.too_long(prompt, teacher.context_window) is not None:
+                of_teacher.too_long += 1
                 continue
             cost = _add_call(of_teacher, teacher, prompt, beginning, options.expected_output_tokens)
             if teacher.slug in always and is_certain:

@@ -10,7 +10,11 @@ import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo
 
 NANO = 10**9
 _MILLION = 10**6
@@ -83,17 +87,14 @@ def listed_price(model: str, base_url: str | None) -> Price:
     Raises:
         LookupError: the model is in no list.
     """
-    from genai_prices import Usage, calc_price
+    from genai_prices import Usage
 
     if base_url is not None and _is_local(base_url):
         return Price(0, 0, 0, 0)
-    if base_url is None:
-        found = calc_price(Usage(), model_ref=model, provider_id="openrouter")
-    else:
-        found = calc_price(Usage(), model_ref=model, provider_api_url=base_url)
+    listed = _listed(model, base_url)
     # Some prices hold for hours of the day, which begin on whole or half hours; a run may go on into any of them.
     midnight = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
-    through_the_day = [found.model.get_prices(midnight + timedelta(minutes=30 * half)) for half in range(48)]
+    through_the_day = [listed.get_prices(midnight + timedelta(minutes=30 * half)) for half in range(48)]
     prices = [price for index, price in enumerate(through_the_day) if price not in through_the_day[:index]]
 
     def million(output: int = 0, **parts: int) -> int:
@@ -107,6 +108,22 @@ def listed_price(model: str, base_url: str | None) -> Price:
         cached_input=million(cache_read_tokens=_MILLION),
         cache_write=million(cache_write_tokens=_MILLION),
     )
+
+
+def listed_window(model: str, base_url: str | None) -> int | None:
+    """How many tokens fit a model by `genai-prices`, None if it does not say."""
+    try:
+        return _listed(model, base_url).context_window
+    except LookupError:
+        return None
+
+
+def _listed(model: str, base_url: str | None) -> ModelInfo:
+    from genai_prices import Usage, calc_price
+
+    if base_url is None:
+        return calc_price(Usage(), model_ref=model, provider_id="openrouter").model
+    return calc_price(Usage(), model_ref=model, provider_api_url=base_url).model
 
 
 def _is_local(base_url: str) -> bool:

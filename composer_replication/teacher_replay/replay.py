@@ -402,6 +402,8 @@ class Replay:
     def _watch(self, teacher: Teacher, called: Called) -> None:
         """Leave a teacher alone that can only fail."""
         use = self.report.use(teacher)
+        if called.too_long:  # it would answer another prompt
+            return
         if called.error is None:
             self._failures_in_a_row[teacher.slug] = 0
             return

@@ -21,8 +21,8 @@ class TeacherUse:
     """One teacher's calls. Money in nano-dollars.
 
     `answered` were asked in this run, `stored` came from the ledger, `gated` and `no_room` were not asked: they could
-    not matter, or there was no money for them. `uncached_cost` is what the answered calls would have cost without the
-    provider's prompt cache.
+    not matter, or there was no money for them. `too_long` are prompts that do not fit the teacher. `uncached_cost` is
+    what the answered calls would have cost without the provider's prompt cache.
     """
 
     answered: int = 0
@@ -30,6 +30,7 @@ class TeacherUse:
     failed: int = 0
     gated: int = 0
     no_room: int = 0
+    too_long: int = 0
     retries: int = 0
     cost: int = 0
     uncached_cost: int = 0
@@ -41,6 +42,7 @@ class TeacherUse:
     latencies: list[float] = field(default_factory=list)
     left_alone: str | None = None
     last_error: str | None = None
+    last_too_long: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; money in dollars."""
@@ -50,6 +52,7 @@ class TeacherUse:
             "failed": self.failed,
             "not_asked_by_gate": self.gated,
             "not_asked_for_money": self.no_room,
+            "too_long": self.too_long,
             "retries": self.retries,
             "spent_usd": to_usd(self.cost),
             "prompt_tokens": self.prompt_tokens,
@@ -93,6 +96,9 @@ class ReplayReport:
             return
         if called.no_room:
             use.no_room += 1
+        elif called.too_long:
+            use.too_long += 1
+            use.last_too_long = called.error
         elif answer is None:
             use.failed += 1
             use.last_error = called.error
@@ -128,7 +134,8 @@ class ReplayReport:
     @property
     def settled(self) -> int:
         """Questions (a state for a teacher) that are answered, have failed, or will not be asked."""
-        return sum(use.answered + use.stored + use.failed + use.gated + use.no_room for use in self.teachers.values())
+        uses = self.teachers.values()
+        return sum(use.answered + use.stored + use.failed + use.gated + use.no_room + use.too_long for use in uses)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; money in dollars. What the prompt cache and the gate saved is an estimate."""
@@ -142,6 +149,7 @@ class ReplayReport:
             "failed": sum(use.failed for use in uses),
             "not_asked_by_gate": sum(use.gated for use in uses),
             "not_asked_for_money": sum(use.no_room for use in uses),
+            "too_long": sum(use.too_long for use in uses),
             "spent_usd": to_usd(self.spent),
             "saved_by_ledger_usd": to_usd(sum(use.stored_cost for use in uses)),
             "saved_by_prompt_cache_usd": to_usd(sum(use.uncached_cost - use.cost for use in uses)),

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from composer_replication.teacher_replay.families import model_families
 from composer_replication.teacher_replay.keys import MissingKeyError, find_key
-from composer_replication.teacher_replay.prices import NANO, Price, listed_price, per_million
+from composer_replication.teacher_replay.prices import NANO, Price, listed_price, listed_window, per_million
 
 OPENROUTER = "https://openrouter.ai/api/v1"
 OPENROUTER_KEY = "OPENROUTER_API_KEY"
@@ -39,7 +39,8 @@ class TeacherSpec(_Named, total=False):
     elsewhere). `max_output_tokens` bounds an answer, and with it the price of the worst case. `concurrency` is how many
     of its calls may be in flight. `parameters` go into the request (temperature, reasoning effort, ...).
     `cache_control` puts markers for prompt caching into the messages (default: for Claude, which caches nothing without
-    them). `family` is the family of models it belongs to (default: read from the name).
+    them). `context_window` is how many tokens fit it (default: from `genai-prices`, or its endpoint's list of models):
+    prompts that are longer are not sent. `family` is the family of models it belongs to (default: read from the name).
     """
 
     input_per_mtok: float
@@ -53,6 +54,7 @@ class TeacherSpec(_Named, total=False):
     concurrency: int
     parameters: dict[str, Any]
     cache_control: bool
+    context_window: int
     family: str
 
 
@@ -97,6 +99,7 @@ class Teacher:
     cache_control: bool
     families: frozenset[str]
     key_variable: str | None
+    context_window: int | None = None
     api_key: str | None = field(default=None, repr=False)
 
     @property
@@ -104,6 +107,18 @@ class Teacher:
         """What of a request is the same for every prompt. With the slug and the prompt, it tells calls apart."""
         limit = _COMPLETION_LIMIT.get(urlsplit(self.base_url).hostname or "", "max_tokens")
         return {"model": self.model, limit: self.max_output_tokens, **self.parameters}
+
+    @property
+    def request_settings(self) -> dict[str, Any]:
+        """`settings`, and what a router is told so that a call costs no more than was reserved for it, and nothing in
+        the request is passed over. Prices change; an answer stays the answer to its question."""
+        if not _is_openrouter(self.base_url):
+            return self.settings
+        provider = self.parameters.get("provider") or {}
+        reserved = {"prompt": self.price.input / NANO, "completion": self.price.output / NANO}
+        most = {**reserved, **(provider.get("max_price") or {})}
+        most |= {name: min(most[name], price) for name, price in reserved.items()}
+        return {**self.settings, "provider": {"require_parameters": True, **provider, "max_price": most}}
 
     def worst_case(self, prompt_tokens: int) -> int:
         """The most that a call with such a prompt can cost, in nano-dollars; parameters may end up in the prompt."""
@@ -192,6 +207,7 @@ def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | 
         cache_control=cache_control,
         families=families,
         key_variable=variable,
+        context_window=given.get("context_window") or listed_window(model, None if is_openrouter else base_url),
         api_key=key,
     )
 
@@ -206,7 +222,7 @@ def _check(slug: str, given: Mapping[str, Any]) -> None:
         price = given.get(name, 0.0)
         if isinstance(price, bool) or not isinstance(price, int | float) or not math.isfinite(price) or price < 0:
             raise refuse(f"{name} must be dollars per million tokens, 0 or more, not {price!r}")
-    for name in ("max_output_tokens", "concurrency"):
+    for name in ("max_output_tokens", "concurrency", "context_window"):
         number = given.get(name, 1)
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise refuse(f"{name} must be a whole number of at least 1, not {number!r}")
@@ -227,10 +243,21 @@ def _check(slug: str, given: Mapping[str, Any]) -> None:
         raise refuse(f"parameters must be a mapping, not {type(parameters).__name__}")
     if reserved := [name for name in _RESERVED if name in parameters]:
         raise refuse(f"parameters must not hold {reserved[0]!r}: the request sets it, or its price is not known")
+    if _is_openrouter(given.get("base_url", OPENROUTER)):
+        provider = parameters.get("provider") or {}
+        prices = (provider.get("max_price") or {}) if isinstance(provider, Mapping) else None
+        if not isinstance(prices, Mapping) or not all(type(price) in (int, float) for price in prices.values()):
+            raise refuse(
+                "the parameter provider must be a mapping, and its max_price one of dollars per million tokens"
+            )
     try:
         json.dumps(parameters, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise refuse(f"parameters must be what JSON can hold: {error}") from None
+
+
+def _is_openrouter(base_url: str) -> bool:
+    return base_url == OPENROUTER or f".{urlsplit(base_url).hostname}".endswith(".openrouter.ai")
 
 
 def _check_url(base_url: Any, refuse: Callable[[str], TeacherError]) -> None:

@@ -54,6 +54,7 @@ class Whole:
     """A response that is given as it stands, usage and all."""
 
     body: dict[str, Any]
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 Said = str | dict[str, Any] | Refusal | Cut | Whole
@@ -149,7 +150,7 @@ def _response(said: Said, usage: dict[str, Any]) -> tuple[int, dict[str, str], b
     if isinstance(said, Refusal):
         return said.status, said.headers, json.dumps({"error": {"message": said.message}}).encode()
     if isinstance(said, Whole):
-        return 200, {}, json.dumps(said.body).encode()
+        return 200, said.headers, json.dumps(said.body).encode()
     finish = said.finish if isinstance(said, Cut) else "stop"
     message = said if isinstance(said, dict) else {"content": said.text if isinstance(said, Cut) else said}
     usage["completion_tokens"] = len(json.dumps(message)) // 4

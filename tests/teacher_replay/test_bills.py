@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from composer_replication.teacher_replay.bills import believed, cost_of
+from composer_replication.teacher_replay.bills import Reserved, believed, bill
 from composer_replication.teacher_replay.known_prompts import token_bound
 from composer_replication.teacher_replay.prices import Price, Tokens
 from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
+from composer_replication.teacher_replay.usage_reports import UsageReport
 
 PRICE = Price(input=10**9, output=2 * 10**9, cached_input=10**8, cache_write=10**9)  # a thousand nano-dollars a token
 TEXT = "x" * 1600
+RESERVED = Reserved(1631 + 1024, 200, 50_000)
 
 
-def prompt() -> Prompt:
-    return PromptWriter([], []).prompt([{"role": "user", "content": "y" * 1600}])
+def prompt(letters: int = 1600) -> Prompt:
+    return PromptWriter([], []).prompt([{"role": "user", "content": "y" * letters}])
+
+
+def cost(*readings: Tokens, billed: float | None = None, price: Price = PRICE, worst_case: int = 50_000) -> int:
+    """Of a short prompt and an empty answer."""
+    reserved = Reserved(2000, 200, worst_case)
+    return bill(price, UsageReport(readings, billed), prompt(4), "", reserved).cost
 
 
 @pytest.mark.parametrize(
@@ -29,13 +37,12 @@ def prompt() -> Prompt:
     ],
 )
 def test_a_usage_that_can_be_is_believed(usage: Tokens) -> None:
-    assert believed(usage, prompt(), TEXT, max_output_tokens=200) is usage
+    assert believed([usage], prompt(), TEXT, RESERVED) == [usage]
 
 
 @pytest.mark.parametrize(
     "usage",
     [
-        None,
         Tokens(0, 400),
         Tokens(101, 400),  # of 1631 bytes
         Tokens(400, 0),
@@ -46,32 +53,46 @@ def test_a_usage_that_can_be_is_believed(usage: Tokens) -> None:
         Tokens(400, 160_001),
     ],
 )
-def test_a_usage_that_cannot_be_is_not(usage: Tokens | None) -> None:
+def test_a_usage_that_cannot_be_is_not(usage: Tokens) -> None:
     assert (prompt().size, token_bound(prompt())) == (1631, 1631 + 1024)
-    assert believed(usage, prompt(), TEXT, max_output_tokens=200) is None
+    assert believed([usage], prompt(), TEXT, RESERVED) == []
 
 
 def test_few_tokens_are_enough_for_a_short_answer_but_none_are_not() -> None:
-    assert believed(Tokens(400, 1), prompt(), "[TOOL_USE] name=Bash input={}", 200) is not None
-    assert believed(Tokens(400, 0), prompt(), "[TOOL_USE] name=Bash input={}", 200) is None
-    assert believed(Tokens(400, 0), prompt(), "", 200) is not None
+    call = "[TOOL_USE] name=Bash input={}"
+    assert believed([Tokens(400, 0), Tokens(400, 1)], prompt(), call, RESERVED) == [Tokens(400, 1)]
+    assert believed([Tokens(400, 0)], prompt(), "", RESERVED) == [Tokens(400, 0)]
+
+
+def test_a_reading_within_the_limits_rules_out_those_beyond() -> None:
+    within, too_much, too_long = Tokens(2655, 200), Tokens(2656, 200), Tokens(2655, 201)
+    assert believed([too_much, within, too_long], prompt(), TEXT, RESERVED) == [within]
+    assert believed([too_much, too_long], prompt(), TEXT, RESERVED) == [too_much, too_long]
+
+
+def test_the_dearest_reading_counts_unless_the_sum_says_which_it_is() -> None:
+    readings = Tokens(10, 5), Tokens(40, 5)
+    assert cost(*readings) == 50_000
+    assert cost(*readings, billed=0.0000201) == 20_100
+    assert cost(*readings, billed=0.00003) == 50_000
+    assert cost(*readings, billed=0.000001) == 50_000  # a fee alone
 
 
 def test_the_higher_of_tokens_and_bill_counts() -> None:
-    assert cost_of(PRICE, Tokens(10, 5), None, worst_case=50_000) == 20_000
-    assert cost_of(PRICE, Tokens(10, 5), 0.000001, worst_case=50_000) == 20_000
-    assert cost_of(PRICE, Tokens(10, 5), 0.00003, worst_case=50_000) == 30_000
-    assert cost_of(PRICE, Tokens(10, 5), 0.00006, worst_case=50_000) == 60_000  # more than it should have been
+    assert cost(Tokens(10, 5)) == 20_000
+    assert cost(Tokens(10, 5), billed=0.000001) == 20_000
+    assert cost(Tokens(10, 5), billed=0.00003) == 30_000
+    assert cost(Tokens(10, 5), billed=0.00006) == 60_000  # more than it should have been
 
 
 def test_without_a_usage_a_call_counts_as_its_worst_case() -> None:
-    assert cost_of(PRICE, None, None, worst_case=50_000) == 50_000
-    assert cost_of(PRICE, None, 0.000001, worst_case=50_000) == 50_000
-    assert cost_of(PRICE, None, 0.00006, worst_case=50_000) == 60_000
+    assert cost() == 50_000
+    assert cost(billed=0.000001) == 50_000
+    assert cost(billed=0.00006) == 60_000
 
 
 def test_a_bill_beyond_all_reason_is_a_mistake() -> None:
-    assert cost_of(PRICE, Tokens(10, 5), 100.0, worst_case=50_000) == 100 * 10**9
-    assert cost_of(PRICE, Tokens(10, 5), 100.000001, worst_case=50_000) == 20_000
-    assert cost_of(PRICE, None, 1e300, worst_case=50_000) == 50_000
-    assert cost_of(Price(0, 0, 0, 0), Tokens(10, 5), 0.5, worst_case=0) == 5 * 10**8  # free, but it bills
+    assert cost(Tokens(10, 5), billed=100.0) == 100 * 10**9
+    assert cost(Tokens(10, 5), billed=100.000001) == 20_000
+    assert cost(billed=1e300) == 50_000
+    assert cost(Tokens(10, 5), billed=0.5, price=Price(0, 0, 0, 0), worst_case=0) == 5 * 10**8  # free, but it bills

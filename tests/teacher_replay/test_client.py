@@ -1,4 +1,4 @@
-"""What is read from a response: tokens, money, and errors without the key."""
+"""What is read from a response: money that a failure cost, and errors without the key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from composer_replication.teacher_replay.client import CallFailedError, _reply, without_key
-from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.teachers import resolve_teachers
 
 KEY = "sk-proj-ABCDEFGHIJKLMNOPQRSTUVWX"
@@ -25,42 +24,16 @@ def response(**fields: Any) -> bytes:
     return json.dumps({"choices": [choice], **fields}).encode()
 
 
-@pytest.mark.parametrize(
-    ("usage", "tokens"),
-    [
-        ({"prompt_tokens": 10, "completion_tokens": 2}, Tokens(10, 2)),
-        (
-            {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
-            Tokens(10, 2, cached=4),
-        ),
-        ({"prompt_tokens": 10, "completion_tokens": 2, "prompt_cache_hit_tokens": 4}, Tokens(10, 2, cached=4)),
-        # Anthropic's input is what was neither read from the cache nor written to it.
-        (
-            {"input_tokens": 6, "output_tokens": 2, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 3},
-            Tokens(13, 2, cached=4, cache_write=3),
-        ),
-        # OpenAI's newer form counts it within.
-        (
-            {"input_tokens": 10, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 4}},
-            Tokens(10, 2, cached=4),
-        ),
-        ({"prompt_tokens": "10", "completion_tokens": 2}, None),
-    ],
-)
-def test_tokens_in_every_form(usage: dict[str, Any], tokens: Tokens | None, teacher: Any) -> None:
-    assert _reply(response(usage=usage), 0.0, teacher).usage == tokens
-
-
 def test_what_a_failure_was_billed_is_not_lost(teacher: Any) -> None:
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "cost": 3.5}
     with pytest.raises(CallFailedError) as raised:
-        _reply(json.dumps({"choices": [], "usage": usage}).encode(), 0.0, teacher)
-    assert (raised.value.billed, raised.value.cost_usd) == ("yes", 3.5)
+        _reply(json.dumps({"choices": [], "usage": usage}).encode(), 0.0, teacher, {})
+    assert (raised.value.billed, raised.value.report.cost_usd) == ("yes", 3.5)
     with pytest.raises(CallFailedError) as raised:
-        _reply(response(error={"code": 502, "message": "it broke"}, usage=usage), 0.0, teacher)
-    assert (raised.value.billed, raised.value.cost_usd, raised.value.retry) == ("yes", 3.5, True)
+        _reply(response(error={"code": 502, "message": "it broke"}, usage=usage), 0.0, teacher, {})
+    assert (raised.value.billed, raised.value.report.cost_usd, raised.value.retry) == ("yes", 3.5, True)
     with pytest.raises(CallFailedError) as raised:
-        _reply(response(error={"code": 429, "message": "later"}), 0.0, teacher)
+        _reply(response(error={"code": 429, "message": "later"}), 0.0, teacher, {})
     assert raised.value.billed == "no"
 
 

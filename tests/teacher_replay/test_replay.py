@@ -823,8 +823,8 @@ def test_a_trace_that_cannot_be_read_ends_the_replay_and_keeps_the_answers(
     with pytest.raises(OSError, match="the disk is gone"):
         report_of(traces(), [server.spec("a")], ledger=tmp_path / "ledger.sqlite")
     after = balance(tmp_path / "ledger.sqlite")
-    assert after.answered + after.in_doubt == len(server.asked)
-    assert after.answered >= 1
+    # What was cut off on its way may never have arrived, and is in doubt all the same.
+    assert 1 <= after.answered <= len(server.asked) <= after.answered + after.in_doubt
 
 
 def test_a_proxy_of_the_environment_is_not_asked_for_teachers_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,9 @@ TEACHERS = {
     "a": Teacher(
         input_per_mtok=5, output_per_mtok=25, cached_per_mtok=0.5, cache_write_per_mtok=6.25, cache="explicit"
     ),
-    "b": Teacher(input_per_mtok=1.25, output_per_mtok=10, cached_per_mtok=0.125, cache="automatic", reports_cost=True),
+    "b": Teacher(
+        input_per_mtok=1.25, output_per_mtok=10, cached_per_mtok=0.125, cache="automatic", dialect="openrouter_cost"
+    ),
 }
 CONCURRENCY = 4  # per teacher
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback_teacher import LoopbackTeachers, states_of
 
-from composer_replication.teacher_replay.prices import Price, listed_price, per_million
+from composer_replication.teacher_replay import replay_trace
+from composer_replication.teacher_replay.prices import NANO, Price, listed_price, per_million
 from composer_replication.teacher_replay.teachers import (
     DEFAULT_TEACHERS,
     OPENROUTER,
@@ -256,3 +259,56 @@ def test_parameters_count_in_the_worst_case() -> None:
     prices = {"base_url": LOCAL, "input_per_mtok": 1.0, "output_per_mtok": 0.0}
     bare, loaded = one(**prices), one(**prices, parameters={"x": "y" * 5000})
     assert loaded.worst_case(100) - bare.worst_case(100) >= 5000 * 1000
+
+
+def test_openrouter_is_told_the_price_that_was_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENROUTER_API_KEY", "k")
+    priced = {"slug": "openai/gpt-5", "input_per_mtok": 1.5, "output_per_mtok": 12.0}
+    (teacher,) = resolve_teachers([priced])
+    expected = {"require_parameters": True, "max_price": {"prompt": 1.5, "completion": 12.0}}
+    assert teacher.request_settings == {**teacher.settings, "provider": expected}
+    # A price that changes does not make another question of it.
+    assert "provider" not in teacher.settings
+
+    own = {"data_collection": "deny", "require_parameters": False, "max_price": {"prompt": 1, "completion": 99}}
+    (teacher,) = resolve_teachers([{**priced, "parameters": {"provider": own}}])
+    assert teacher.request_settings["provider"] == {
+        "data_collection": "deny",
+        "require_parameters": False,
+        "max_price": {"prompt": 1.0, "completion": 12.0},
+    }
+
+
+def test_other_endpoints_are_told_no_price() -> None:
+    for url, is_told in ((LOCAL, False), ("https://notopenrouter.ai/v1", False), ("https://eu.openrouter.ai/v1", True)):
+        teacher = one(base_url=url, input_per_mtok=1, output_per_mtok=1)
+        assert (teacher.request_settings != teacher.settings) == is_told
+
+
+@pytest.mark.parametrize("wrong", ["cheap", {"max_price": "low"}, {"max_price": {"prompt": "1"}}])
+def test_a_provider_that_openrouter_would_not_take_is_refused(wrong: Any) -> None:
+    with pytest.raises(TeacherError, match="provider"):
+        resolve_teachers([{"slug": "openai/gpt-5", "parameters": {"provider": wrong}}], api_key="k")
+
+
+def test_the_price_reaches_openrouter(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LoopbackTeachers() as server:
+        monkeypatch.setattr("composer_replication.teacher_replay.teachers.OPENROUTER", server.url)
+        asyncio.run(replay_trace(states_of("one"), ["openai/gpt-5"], api_key="k"))
+    (asked,) = server.asked
+    price = listed_price("openai/gpt-5", None)
+    assert asked.body["provider"]["max_price"] == {"prompt": price.input / NANO, "completion": price.output / NANO}
+
+
+def test_the_window_is_the_specs_or_the_lists() -> None:
+    listed, own, unknown = resolve_teachers(
+        [
+            "openai/gpt-5",
+            {"slug": "own", "model": "openai/gpt-5", "context_window": 1000},
+            {"slug": "local", "base_url": "http://127.0.0.1:9/v1"},
+        ],
+        api_key="k",
+    )
+    assert listed.context_window is not None
+    assert listed.context_window > 100_000
+    assert (own.context_window, unknown.context_window) == (1000, None)

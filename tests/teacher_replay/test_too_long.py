@@ -1,0 +1,131 @@
+"""Prompts that do not fit a teacher: not sent where that is known, and no reason to give the teacher up."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback_teacher import LoopbackTeachers, states_of
+from metered_replays import growing_states, spec_of
+
+from composer_replication.teacher_replay.records import TeacherCallResult
+from composer_replication.teacher_replay.refusals import is_too_long
+from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay, open_replay
+from composer_replication.teacher_replay.replay_report import TeacherUse
+from composer_replication.teacher_replay.teachers import resolve_teachers
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from metered_billing import Teacher
+from metered_server import MeteredServer
+from misbehaviour import TOO_LONG
+
+
+def replay(
+    spec: Any, traces: list[TraceToReplay], **options: Any
+) -> tuple[dict[str, TeacherCallResult], TeacherUse, dict[str, Any]]:
+    async def run() -> tuple[dict[str, TeacherCallResult], TeacherUse, dict[str, Any]]:
+        async with open_replay(resolve_teachers([spec]), ReplayOptions(backoff=0.0, **options)) as opened:
+            rows = {row["state_id"]: row async for some in opened.run(traces) for row in some}
+        return rows, opened.report.teachers["a"], opened.report.as_dict()
+
+    return asyncio.run(run())
+
+
+def traces_of(count: int, states: int, letters: int = 1000) -> list[TraceToReplay]:
+    """Traces that begin differently and grow by about `letters` a state."""
+    made = []
+    for number in range(count):
+        grown = growing_states(states, letters=letters)
+        for index, state in enumerate(grown):
+            first = {"role": "system", "content": f"trace {number}"}
+            state["messages"] = [first, *state["messages"]]
+            state["state_id"] = f"{number}::{index:04d}"
+        made.append(TraceToReplay(str(number), grown))
+    return made
+
+
+@pytest.mark.parametrize("refusal", TOO_LONG)
+def test_a_teacher_is_not_given_up_for_prompts_that_do_not_fit(refusal: str) -> None:
+    # One trace is longer than the rest, and there are more states that do not fit than failures that are put up with.
+    teacher = Teacher(window=1500, refusal=refusal)
+    with MeteredServer({"a": teacher}) as server:
+        rows, use, figures = replay(spec_of(server, "a", teacher), traces_of(3, 20), give_up_after=2, concurrency=4)
+        refused, broken = server.meter.too_long, server.meter.broken
+        fitting = {record.digest for record in server.meter.records}
+    assert broken == []
+    assert (use.failed, use.left_alone, use.retries) == (0, None, 0)
+    assert use.answered == len(fitting) > 0
+    assert use.answered + use.too_long == 60
+    assert figures["too_long"] == use.too_long > 0
+    # What begins with a prompt that did not fit is not sent; only those that were already under way are.
+    assert refused <= 3 * 4
+    assert all((row["error"] is None) == (row["response_text"] is not None) for row in rows.values())
+
+
+@pytest.mark.parametrize("known", ["by the spec", "by the list of models"])
+def test_prompts_that_are_known_not_to_fit_are_not_sent(known: str) -> None:
+    # Messages of 36 kB are at least 6,000 tokens; the teacher itself would take them.
+    teacher = Teacher(context_length=6000 if known == "by the list of models" else None)
+    window = {"context_window": 6000} if known == "by the spec" else {}
+    with MeteredServer({"a": teacher}) as server:
+        rows, use, _ = replay(spec_of(server, "a", teacher, **window), traces_of(1, 40, letters=2000))
+        asked = server.meter.requests
+    assert asked == use.answered > 0
+    assert use.too_long > 0
+    last = list(rows.values())[-1]
+    assert last["error"] is not None
+    assert "6,000 fit" in last["error"]
+
+
+def test_the_tokens_that_were_counted_tell_what_fits() -> None:
+    # Two bytes a token: three times as many tokens as the prompts have for certain.
+    teacher = Teacher(bytes_per_token=2.0, window=9000, context_length=9000)
+    with MeteredServer({"a": teacher}) as server:
+        _, use, _ = replay(spec_of(server, "a", teacher), traces_of(1, 40, letters=1000), concurrency=1)
+        assert server.meter.too_long <= 1
+    assert use.answered > 0
+    assert use.too_long > 0
+
+
+def test_a_window_that_is_not_told_is_looked_for_once() -> None:
+    teacher = Teacher()
+    with MeteredServer({"a": teacher}) as server:
+        _, use, _ = replay(spec_of(server, "a", teacher), traces_of(2, 5))
+    assert (use.answered, use.too_long) == (10, 0)
+
+
+def test_a_server_without_a_list_of_models_answers_all_the_same() -> None:
+    with LoopbackTeachers() as server:
+        _, use, _ = replay(server.spec("a"), [TraceToReplay("t", states_of("one", "two"))])
+    assert use.answered == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (400, "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens"),
+        (400, "tools.0.name: String should match pattern"),
+        (429, "You exceeded your quota: maximum number of tokens per day"),
+        (429, "Rate limit reached for requests"),
+        (401, "context length"),
+        (500, "the prompt is too long"),
+    ],
+)
+def test_other_refusals_are_no_matter_of_length(status: int, text: str) -> None:
+    assert not is_too_long(status, {"error": {"message": text}})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"error": {"code": "context_length_exceeded", "message": "no"}},
+        {"error": "context_length_exceeded"},
+        {"object": "error", "message": "This model's maximum context length is 10 tokens", "code": 40303},
+        {"detail": "prompt too long"},
+    ],
+)
+def test_errors_of_other_shapes(reply: dict[str, Any]) -> None:
+    assert is_too_long(400, reply)

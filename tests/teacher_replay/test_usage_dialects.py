@@ -1,0 +1,38 @@
+"""The cap holds, whatever words an endpoint reports its usage in."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from metered_replays import growing_states, read_ledger, spec_of
+
+from composer_replication.teacher_replay import replay_trace
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from metered_billing import Teacher
+from metered_server import MeteredServer
+from usage_dialects import DIALECTS
+
+CLAUDE = {"cached_per_mtok": 0.5, "cache_write_per_mtok": 6.25, "cache": "explicit"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_cap_holds_in_every_dialect(dialect: str, tmp_path: Path) -> None:
+    # Most of what is billed is thinking, or writing to the cache: what a wrong reading overlooks.
+    teacher = Teacher(
+        input_per_mtok=5, output_per_mtok=25, thinking_tokens=1500, message_tokens=0, dialect=dialect, **CLAUDE
+    )
+    cap = 0.25
+    ledger = tmp_path / "ledger.sqlite"
+    with MeteredServer({"a": teacher}) as server:
+        spec = spec_of(server, "a", teacher, max_output_tokens=2000)
+        rows = asyncio.run(replay_trace(growing_states(12, letters=6000), [spec], cap, ledger=ledger, concurrency=1))
+        spent, broken = server.meter.spent, server.meter.broken
+    assert broken == []
+    charged = sum(read_ledger(ledger, tmp_path / "copy").charged.values())
+    assert spent <= charged <= cap * 10**9
+    assert 0 < len(rows) < 12  # it was the cap that ended it
+    assert charged >= cap * 10**9 / 3  # and not the fear of it
