@@ -7,11 +7,9 @@ import contextlib
 import hashlib
 import json
 import logging
-import math
 import random
 import time
 from dataclasses import dataclass
-from fractions import Fraction
 
 from composer_replication.teacher_replay.bills import Bill, Reserved, bill
 from composer_replication.teacher_replay.client import CallFailedError, Reply, TeacherClient
@@ -74,7 +72,6 @@ class Caller:
         self._changed = asyncio.Event()
         self._asking: dict[str, asyncio.Event] = {}
         self._pauses: dict[str, float] = {}
-        self._beyond: dict[str, Fraction | int] = {}
         self._windows: dict[str, int | None] = {}
         self._looking = asyncio.Lock()
 
@@ -105,7 +102,8 @@ class Caller:
             if (pause := self._pause_left(teacher)) > self._rules.longest_wait:
                 return Called(error=f"the endpoint asked to be left alone for {pause:.0f} seconds", tries=tries)
             await self._sleep(pause)
-            reserved = self._reserved(teacher, known.token_bound(prompt))
+            bound = known.token_bound(prompt)
+            reserved = Reserved(bound, teacher.max_output_tokens, teacher.worst_case(bound))
             begun = await self._begin(key, teacher, reserved.cost)
             if begun is None:
                 return Called(stopped=True, tries=tries)
@@ -145,8 +143,8 @@ class Caller:
                 raise
             self._pause(teacher, reply.after)
             answer = self._priced(teacher, prompt, reply, reserved)
-            repeat = self._reserved(teacher, answer.tokens.prompt or token_bound(prompt))
-            await self._ledger.do(self._ledger.ledger.settle, begun, teacher.slug, answer, repeat.cost)
+            repeat = teacher.worst_case(answer.tokens.prompt or token_bound(prompt))
+            await self._ledger.do(self._ledger.ledger.settle, begun, teacher.slug, answer, repeat)
             self._notify()
             known.add(prompt, answer.tokens.prompt)
             return Called(answer=answer, tries=tries)
@@ -195,17 +193,10 @@ class Caller:
         if seconds is not None:
             self._pauses[teacher.slug] = max(self._pauses.get(teacher.slug, 0.0), time.monotonic() + seconds)
 
-    def _reserved(self, teacher: Teacher, prompt_tokens: int) -> Reserved:
-        """The most that a call can take, by what the teacher is told and by how far it has gone beyond that."""
-        cost = math.ceil(teacher.worst_case(prompt_tokens) * self._beyond.get(teacher.slug, 1))
-        return Reserved(prompt_tokens, teacher.max_output_tokens, cost)
-
     def _bill(self, teacher: Teacher, prompt: Prompt, report: UsageReport, text: str, reserved: Reserved) -> Bill:
         billed = bill(teacher.price, report, prompt, text, reserved)
-        if billed.cost > reserved.cost > 0:
-            # A teacher that does so once does so again.
-            self._beyond[teacher.slug] = self._beyond.get(teacher.slug, 1) * Fraction(billed.cost, reserved.cost)
-            logger.warning("%s billed more than its worst case: a limit of tokens was not kept", teacher.slug)
+        if billed.cost > reserved.cost:
+            logger.warning("%s billed more than its worst case: its prices or its limits are others", teacher.slug)
         return billed
 
     def _priced(self, teacher: Teacher, prompt: Prompt, reply: Reply, reserved: Reserved) -> Answer:
