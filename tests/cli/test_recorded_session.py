@@ -84,7 +84,8 @@ def price_of_all() -> Fraction:
     for row in rows():
         spec, usage = specs[row["teacher_slug"]], row["usage"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
-        total += (usage["prompt_tokens"] - cached) * Fraction(str(spec["input_per_mtok"]))
+        # They do not say what was written to the cache, so all of the rest may have been.
+        total += (usage["prompt_tokens"] - cached) * Fraction(str(spec["cache_write_per_mtok"]))
         total += cached * Fraction(str(spec["cached_input_per_mtok"]))
         total += usage["completion_tokens"] * Fraction(str(spec["output_per_mtok"]))
     return total / 10**6

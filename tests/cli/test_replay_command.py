@@ -151,14 +151,14 @@ def test_the_json_has_these_figures(
     assert set(figures) == {
         *("traces", "states", "calls", "stored", "failed", "not_asked_by_gate", "not_asked_for_money", "spent_usd"),
         *("saved_by_ledger_usd", "saved_by_prompt_cache_usd", "saved_by_gate_usd", "budget", "same_family"),
-        *("excluded", "stopped", "teachers"),
+        *("excluded", "stopped", "teachers", "too_long"),
     }
     assert set(figures["budget"]) == {"spent_usd", "in_doubt", "in_doubt_usd", "in_flight_elsewhere", "repeated"}
     assert set(figures["teachers"]) == {"one", "two"}
     assert set(figures["teachers"]["one"]) == {
         *("answered", "stored", "failed", "not_asked_by_gate", "not_asked_for_money", "retries", "spent_usd"),
         *("prompt_tokens", "cached_tokens", "completion_tokens", "latency_p50_s", "latency_p95_s", "left_alone"),
-        "last_error",
+        *("last_error", "too_long"),
     }
     assert (figures["traces"], figures["states"], figures["stopped"]) == (2, 5, False)
 
