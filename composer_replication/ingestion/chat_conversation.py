@@ -241,7 +241,8 @@ class Conversation:
             given = {key: item[key] for key in ("code", "queries", "revised_prompt") if item.get(key) is not None}
         turn = self._assistant(line, timestamp)
         call_id = self._add_call(
-            turn, {"id": text_at(item, "call_id") or text_at(item, "id"), "name": name, "arguments": given}
+            turn,
+            {"type": kind, "id": text_at(item, "call_id") or text_at(item, "id"), "name": name, "arguments": given},
         )
         # Tools that run on the provider's side have their result in the call.
         result = next((item[key] for key in ("output", "outputs", "results", "result") if item.get(key)), None)

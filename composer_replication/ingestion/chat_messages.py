@@ -12,6 +12,8 @@ THOUGHTS = ("thinking", "reasoning", "reasoning_text", "redacted_thinking", "sum
 # Parts of a content that a turn holds elsewhere, or that nobody can read.
 _NO_TEXT = (*THOUGHTS, "encrypted_content", "tool_use")
 MEDIA = ("image", "audio", "file", "video")
+FREEFORM = ("custom", "custom_tool_call")
+"""Types of calls that are a text: the chat API's and the Responses API's."""
 
 
 def text_of(content: Any, *, levels: int = 4) -> str:
@@ -104,10 +106,15 @@ def call_id_of(given: Any) -> str | None:
 
 
 def call_of(given: Any, fallback_id: str) -> ToolCall:
-    """A call, nested under `function` or `custom`, or flat. Its name is empty if the log has none."""
+    """A call, nested under `function` or `custom`, or flat. Its name is empty if the log has none.
+
+    A freeform tool takes a text, such as a patch: it becomes the argument `input`, as where the tool is a function.
+    """
     record = fields(given)
     inside = next((record[key] for key in ("function", "custom") if isinstance(record.get(key), dict)), record)
-    arguments, raw = parse_arguments(inside.get("arguments", inside.get("input")))
+    value = inside.get("arguments", inside.get("input"))
+    is_freeform = record.get("type") in FREEFORM and isinstance(value, str)
+    arguments, raw = ({"input": value}, None) if is_freeform else parse_arguments(value)
     return ToolCall(
         id=call_id_of(record) or fallback_id,
         name=text_at(inside, "name") or text_at(inside, "function_name") or "",

@@ -15,7 +15,7 @@ from composer_replication.ingestion.loose_json import objects
 from composer_replication.ingestion.store import load_traces
 from composer_replication.teacher_replay.records import check_state
 from composer_replication.teacher_replay.replay import TraceToReplay
-from composer_replication.teacher_replay.tool_schemas import complete_tools
+from composer_replication.teacher_replay.tool_schemas import complete_tools, offered_tools
 from composer_replication.traces import Trace, TraceState
 
 
@@ -55,10 +55,11 @@ def traces_to_replay(path: str | os.PathLike[str], options: StateOptions | None 
 
 
 def trace_to_replay(trace: Trace, options: StateOptions) -> TraceToReplay:
-    """One trace, with the models that its log names."""
+    """One trace, with the tools of its agent and the models that its log names."""
     states = list(trace.states(system_prompt=options.system_prompt, max_history_tokens=options.max_history_tokens))
     named = [trace.model, *(turn.model for turn in trace.turns if turn.role == "assistant")]
-    return TraceToReplay(trace.trace_id, states, trace.tools, tuple(dict.fromkeys(name for name in named if name)))
+    models = tuple(dict.fromkeys(name for name in named if name))
+    return TraceToReplay(trace.trace_id, states, offered_tools(trace), models)
 
 
 def _from_folder(folder: Path, options: StateOptions) -> Iterator[TraceToReplay]:

@@ -1,6 +1,7 @@
-"""Tool definitions for teachers, where a log has none: inferred from the calls that are seen in a trace.
+"""Tool definitions for teachers, where a log has none: those of its agent, if it is known, and those that calls show.
 
-Names and types are taken from the whole trace, values are not: they would tell a teacher what the student did later.
+What calls show is taken from the whole trace: names and types, not values, which would tell a teacher what the student
+did later.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer_replication.coding_tools import known_tools
 from composer_replication.ingestion.tool_definitions import tool_definition
-from composer_replication.traces import Message, ToolCall, TraceState, parse_action, parse_arguments
+from composer_replication.traces import Message, ToolCall, Trace, TraceState, parse_action, parse_arguments
 
 # OpenAI's endpoints take no other names.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -26,6 +28,40 @@ _TYPES: dict[type, str] = {
     dict: "object",
     type(None): "null",
 }
+# Kinds of errors that say nothing for the arguments of a call: they were refused, or are those of a call before.
+_REFUSED = ("type_error", "malformed_call", "repeated_failure")
+
+
+def offered_tools(trace: Trace) -> list[dict[str, Any]]:
+    """The tools that teachers are offered for every state of a trace, sorted by name unless the log defines them.
+
+    Definitions of the log win. Else they are the known tools of its agent and version, and those that it calls besides
+    (of an MCP server, say). A name that the harness refused was made up by the student, or was not for this agent.
+    Arguments that a known tool took without being known are added to its schema.
+    """
+    if given := complete_tools(trace.tools, ()):
+        return given
+    called: dict[str, _Tool] = {}
+    refused, worked = set(), set()
+    for _, call, result in trace.calls():
+        kind = result.error_kind if result is not None else None
+        if kind == "tool_not_found":
+            refused.add(call.name)
+        elif is_tool_name(call.name) and call.raw_arguments is None:
+            tool = called.setdefault(call.name, _Tool())
+            if kind not in _REFUSED:
+                tool.add(call.arguments)
+        if result is not None and not result.is_error:
+            worked.add(call.name)
+    made_up = refused - worked
+    tools = {name: _definition(name, tool.schema()) for name, tool in called.items()}
+    source = trace.source
+    for known in known_tools(source.format, source.version, called.keys() - made_up, subagent=trace.parent is not None):
+        schema = known.parameters()
+        shown = called[known.name].schema()["properties"] if known.name in called else {}
+        schema["properties"] |= {name: shown[name] for name in shown if name not in schema["properties"]}
+        tools[known.name] = _definition(known.name, schema, known.description)
+    return [tools[name] for name in sorted(tools.keys() - made_up)]
 
 
 def infer_tools(states: Sequence[TraceState]) -> list[dict[str, Any]]:
@@ -34,17 +70,7 @@ def infer_tools(states: Sequence[TraceState]) -> list[dict[str, Any]]:
     for call in _calls(states):
         if call.raw_arguments is None and is_tool_name(call.name):
             seen.setdefault(call.name, _Tool()).add(call.arguments)
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": f"The {name} tool of this session.",
-                "parameters": seen[name].schema(),
-            },
-        }
-        for name in sorted(seen)
-    ]
+    return [_definition(name, seen[name].schema()) for name in sorted(seen)]
 
 
 def complete_tools(given: Iterable[Mapping[str, Any]], states: Sequence[TraceState]) -> list[dict[str, Any]]:
@@ -65,20 +91,23 @@ def is_tool_name(name: str) -> bool:
     return _TOOL_NAME.fullmatch(name) is not None
 
 
+def _definition(name: str, parameters: dict[str, Any], description: str | None = None) -> dict[str, Any]:
+    described = description or f"The {name} tool of this session."
+    return {"type": "function", "function": {"name": name, "description": described, "parameters": parameters}}
+
+
 def _openai_form(tool: Mapping[str, Any]) -> dict[str, Any] | None:
     """A definition of whatever form (OpenAI's, nested or flat, Anthropic's) in the one that endpoints take."""
     definition = tool_definition(tool)
     if definition is None or not is_tool_name(definition["function"]["name"]):
         return None
     function = definition["function"]
+    # No endpoint does without these two.
+    parameters = {"type": "object", "properties": {}, **function.get("parameters", {})}
+    described = str(function.get("description", ""))
     return {
         "type": "function",
-        "function": {
-            "name": function["name"],
-            "description": str(function.get("description", "")),
-            # No endpoint does without these two.
-            "parameters": {"type": "object", "properties": {}, **function.get("parameters", {})},
-        },
+        "function": {"name": function["name"], "description": described, "parameters": parameters},
     }
 
 

@@ -141,7 +141,7 @@ def test_by_default_the_cheapest_are_asked_first_and_meaning_decides(
     figures = figures_of(capsys, traces, "-o", tmp_path / "out", "--teachers", file)
     assert (figures["calls"], figures["not_asked_by_gate"]) == (10, 5)
     assert Counter(asked.model for asked in server.asked) == {"cheap": 5, "middle": 5}
-    assert server.asked[0].body["tools"][0]["function"]["name"] == "Bash"
+    assert {"Bash", "Write"} <= {tool["function"]["name"] for tool in server.asked[0].body["tools"]}
 
 
 def test_the_json_has_these_figures(

@@ -15,7 +15,7 @@ from composer_replication.ingestion.formats import ReadOptions, read_head
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.reading import read_traces
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import Trace, Turn, Usage
+from composer_replication.traces import ToolCall, Trace, Turn, Usage
 
 FIXTURES = Path(__file__).parent / "fixtures" / "codex"
 ROLLOUT, FLAT, EVENTS = (
@@ -116,7 +116,7 @@ def test_the_rollout() -> None:
     assert acting.tool_calls[1].arguments == {"type": "exec", "command": ["ls"]}
     results = [(turn.tool_call_id, turn.is_error) for turn in trace.turns if turn.role == "tool"]
     assert results == [("c1", True), ("c2", False), ("c3", True)]
-    assert trace.turns[7].tool_calls[0].raw_arguments == "*** Begin Patch\n*** End Patch"
+    assert trace.turns[7].tool_calls == [ToolCall("c3", "apply_patch", {"input": "*** Begin Patch\n*** End Patch"})]
     assert trace.turns[9].content == "Fixed."
     assert trace.turns[9].tool_calls[0].arguments["query"] == "pytest"
     assert [turn.usage for turn in trace.turns if turn.role == "assistant"] == [
@@ -133,6 +133,12 @@ def test_the_rollout() -> None:
         "record: world_state": 1,
     }
     assert (stats.n_records_total, stats.n_records_skipped) == (24, 6)
+
+
+@pytest.mark.parametrize("text", ["*** Begin Patch\n*** End Patch", "await tools.exec({})", '{"a": 1}', "[1]", "3", ""])
+def test_the_text_of_a_freeform_call_is_its_input_whatever_it_looks_like(tmp_path: Path, text: str) -> None:
+    (turn,) = turns_of(tmp_path, item("custom_tool_call", call_id="c", name="exec", input=text))
+    assert turn.tool_calls == [ToolCall("c", "exec", {"input": text})]
 
 
 def test_the_flat_form() -> None:

@@ -14,7 +14,7 @@ from composer_replication.ingestion import openai_chat
 from composer_replication.ingestion.formats import ReadOptions, read_head
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import Trace, Turn, Usage
+from composer_replication.traces import ToolCall, Trace, Turn, Usage
 
 FIXTURE = Path(__file__).parent / "fixtures" / "openai_chat" / "rows.jsonl"
 ROWS = [json.loads(line) for line in FIXTURE.read_text().splitlines()]
@@ -361,7 +361,7 @@ def test_custom_and_hosted_tools(tmp_path: Path) -> None:
         {"type": "mcp_call", "id": "n", "name": "find", "arguments": "{}", "error": "down"},
         {"type": "code_interpreter_call", "id": "i", "code": "1", "outputs": None},
     )
-    assert (turns[0].tool_calls[0].name, turns[0].tool_calls[0].raw_arguments) == ("sh", "ls")
+    assert turns[0].tool_calls == [ToolCall("c", "sh", {"input": "ls"})]
     assert [call.name for call in turns[1].tool_calls] == ["find", "find", "code_interpreter"]
     assert [(turn.content, turn.is_error) for turn in turns[2:]] == [("found", False), ("down", True)]
 

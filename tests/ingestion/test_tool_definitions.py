@@ -27,6 +27,24 @@ def test_every_form_becomes_the_chat_form(given: Any) -> None:
     assert tool_definition(given) == CHAT
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": {"type": "grammar"}},
+        {"type": "custom", "custom": {"name": "apply_patch", "description": "Edits.", "format": {"type": "text"}}},
+    ],
+)
+def test_a_freeform_tool_takes_its_text_as_input(given: Any) -> None:
+    assert tool_definition(given) == {
+        "type": "function",
+        "function": {
+            "name": "apply_patch",
+            "description": "Edits.",
+            "parameters": {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]},
+        },
+    }
+
+
 @pytest.mark.parametrize("given", [None, 3, "read", [], {}, {"function": {}}, {"name": 3}])
 def test_what_has_no_name_is_none(given: Any) -> None:
     assert tool_definition(given) is None

@@ -73,6 +73,16 @@ def test_a_trace_that_is_cut_has_the_tools_of_the_whole_one(folder: Path) -> Non
     assert complete_tools(cut.tools, cut.states) == complete_tools(whole.tools, whole.states)
 
 
+def test_a_trace_of_a_known_agent_has_its_tools_whatever_part_of_it_is_replayed(tmp_path: Path) -> None:
+    store, one = TraceStore(tmp_path), trace("a", 3)
+    one.source = Source("a.jsonl", "claude_code", "2.1.39")
+    store.write_traces("one.jsonl", [one])
+    store.note(ManifestEntry("/logs/one.jsonl", "0", "read", 1, 1, output="one.jsonl"))
+    (whole,), (cut,) = traces_to_replay(tmp_path), traces_to_replay(tmp_path, StateOptions(limit=1))
+    assert {"Bash", "Edit", "Write"} <= {tool["function"]["name"] for tool in cut.tools}
+    assert cut.tools == whole.tools == complete_tools(whole.tools, whole.states)
+
+
 def test_the_models_of_a_trace_are_those_that_its_log_names() -> None:
     one = trace("a", 3, model="claude-sonnet-4-5")
     one.turns[1].model, one.turns[3].model = "gpt-5", "claude-sonnet-4-5"
@@ -86,7 +96,7 @@ def test_options_reach_the_states() -> None:
     found = trace_to_replay(trace("a", 3, tools=[{"name": "Bash"}]), options)
     assert found.states[2]["messages"][0]["content"] == "Mine."
     assert len(found.states[2]["messages"]) == 3  # the system prompt, and the newest call with its result
-    assert found.tools == [{"name": "Bash"}]
+    assert [tool["function"]["name"] for tool in found.tools] == ["Bash"]
 
 
 def test_a_file_of_states_is_one_trace(tmp_path: Path) -> None:

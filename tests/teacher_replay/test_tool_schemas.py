@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ingestion.claude_sessions import Session
+from jsonschema import Draft202012Validator
 
-from composer_replication.teacher_replay.tool_schemas import complete_tools, infer_tools
+from composer_replication.ingestion import ReadOptions, read_traces
+from composer_replication.teacher_replay.prompts import PromptWriter
+from composer_replication.teacher_replay.tool_schemas import complete_tools, infer_tools, offered_tools
 from composer_replication.traces import Source, ToolCall, Trace, TraceState, Turn, dump_json
 
 
@@ -180,3 +185,162 @@ def test_messages_that_are_made_anew_are_all_looked_at() -> None:
     texts = [json.dumps(message(number)) for number in range(20)]
     state = TraceState(state_id="s", messages=MadeAnew(texts), student_action="")
     assert [tool["function"]["name"] for tool in infer_tools([state])] == [f"Tool{number:02d}" for number in range(20)]
+
+
+# The tools of a trace, as its agent's log shows it.
+
+
+def claude_trace(folder: Path, *calls: tuple[str, dict[str, Any], str], version: str = "2.1.39") -> Trace:
+    """A session with these calls and what they gave; one that begins with an error is an error."""
+    session = Session(version=version)
+    session.prompt("look at it")
+    for number, (name, arguments, result) in enumerate(calls):
+        session.calls(f"m{number}", f"c{number}", name, **arguments)
+        session.result(f"c{number}", result, is_error=result.startswith("<tool_use_error>") or None)
+    session.says("end", "Done.")
+    (trace,) = read_traces(session.write(folder))
+    return trace
+
+
+def codex_trace(folder: Path, *items: dict[str, Any], version: str = "0.66.0") -> Trace:
+    payloads = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "look"}]}, *items]
+    records = [{"type": "session_meta", "payload": {"id": "s", "cli_version": version}}]
+    records += [{"type": "response_item", "payload": payload} for payload in payloads]
+    path = folder / "rollout.jsonl"
+    path.write_text("".join(json.dumps({"timestamp": "2026-01-02T10:00:00Z", **one}) + "\n" for one in records))
+    (trace,) = read_traces(path)
+    return trace
+
+
+def by_name(trace: Trace) -> dict[str, dict[str, Any]]:
+    tools = {tool["function"]["name"]: tool["function"] for tool in offered_tools(trace)}
+    assert list(tools) == sorted(tools)
+    return tools
+
+
+READ = ("Read", {"file_path": "a.py"}, "1\tx = 1")
+PATCH = "*** Begin Patch\n*** Add File: a\n+x\n*** End Patch"
+
+
+def test_a_session_that_only_reads_could_have_written(tmp_path: Path) -> None:
+    tools = by_name(claude_trace(tmp_path, READ))
+    assert set(tools) >= {"Bash", "Edit", "Read", "Task", "Write"}
+    assert tools["Write"]["description"].startswith("Create a file")
+    assert tools["Write"]["parameters"] == {
+        "type": "object",
+        "properties": {"file_path": {"type": "string"}, "content": {"type": "string"}},
+        "required": ["file_path", "content"],
+    }
+
+
+def test_the_version_of_the_log_decides(tmp_path: Path) -> None:
+    assert {"MultiEdit", "LS"} <= set(by_name(claude_trace(tmp_path, READ, version="1.0.80")))
+    assert not {"MultiEdit", "LS"} & set(by_name(claude_trace(tmp_path, READ, version="2.0.28")))
+
+
+def test_what_comes_later_changes_nothing_in_the_tools_that_are_known(tmp_path: Path) -> None:
+    later = [("Write", {"file_path": "b", "content": "c"}, "done"), ("Bash", {"command": "ls"}, "b"), READ]
+    beginning, whole = (offered_tools(claude_trace(tmp_path, *calls)) for calls in ([READ], [READ, *later]))
+    assert dump_json(beginning) == dump_json(whole)
+
+
+def test_a_tool_that_is_called_and_not_known_is_added_and_one_that_is_made_up_is_not(tmp_path: Path) -> None:
+    refused = "<tool_use_error>Error: No such tool available: {}</tool_use_error>"
+    trace = claude_trace(
+        tmp_path,
+        READ,
+        ("mcp__db__query", {"sql": "select 1"}, "1"),
+        ("SearchCode", {"text": "x"}, refused.format("SearchCode")),
+        ("MultiEdit", {"file_path": "a", "edits": []}, refused.format("MultiEdit")),
+        ("mcp__db__down", {"a": 1}, refused.format("mcp__db__down")),
+        ("mcp__db__down", {"a": 1}, "up"),
+    )
+    known = set(by_name(claude_trace(tmp_path, READ)))
+    tools = by_name(trace)
+    assert set(tools) - known == {"mcp__db__query", "mcp__db__down"}
+    assert tools["mcp__db__query"]["parameters"] == {
+        "type": "object",
+        "properties": {"sql": {"type": "string"}},
+        "required": ["sql"],
+    }
+
+
+def test_a_name_that_codex_does_not_have_is_not_offered(tmp_path: Path) -> None:
+    call = {"type": "function_call", "name": "read_files", "call_id": "c", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "unsupported call: read_files"}
+    assert "read_files" not in by_name(codex_trace(tmp_path, call, output))
+    assert "read_files" in by_name(codex_trace(tmp_path, call, {**output, "output": "ok"}))
+
+
+def test_an_argument_that_worked_is_in_the_schema_and_not_required(tmp_path: Path) -> None:
+    trace = claude_trace(
+        tmp_path,
+        ("Read", {"file_path": "a", "encoding": "utf-8", "größe": 1, "offset": "3"}, "x"),
+        (
+            "Read",
+            {"path": "a"},
+            "<tool_use_error>InputValidationError: Read failed: file_path is missing</tool_use_error>",
+        ),
+    )
+    parameters = by_name(trace)["Read"]["parameters"]
+    assert parameters["properties"]["encoding"] == {"type": "string"}
+    assert parameters["properties"]["offset"] == {"type": "number"}
+    assert not {"path", "größe"} & set(parameters["properties"])
+    assert parameters["required"] == ["file_path"]
+    # The table is not changed by it.
+    assert "encoding" not in by_name(claude_trace(tmp_path, READ))["Read"]["parameters"]["properties"]
+
+
+def test_the_shell_of_codex_by_version_and_by_what_was_called(tmp_path: Path) -> None:
+    shells = {"shell", "shell_command", "exec_command"}
+    call = {"type": "function_call", "name": "shell", "call_id": "c", "arguments": '{"command": ["ls"]}'}
+    assert shells & set(by_name(codex_trace(tmp_path))) == {"shell_command"}
+    assert shells & set(by_name(codex_trace(tmp_path, version="0.99.0"))) == {"exec_command"}
+    assert shells & set(by_name(codex_trace(tmp_path, call))) == {"shell"}
+    refused = {"type": "function_call_output", "call_id": "c", "output": "unsupported call: shell"}
+    assert shells & set(by_name(codex_trace(tmp_path, call, refused, {**call, "call_id": "d"}))) == {"shell_command"}
+
+
+def test_a_freeform_patch_is_a_call_of_a_tool_that_is_offered(tmp_path: Path) -> None:
+    call = {"type": "custom_tool_call", "name": "apply_patch", "call_id": "c", "input": PATCH}
+    output = {"type": "custom_tool_call_output", "call_id": "c", "output": "Success."}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]}
+    trace = codex_trace(tmp_path, call, output, said)
+    schema = by_name(trace)["apply_patch"]["parameters"]
+    *_, state = trace.states()
+    prompt = PromptWriter([state], offered_tools(trace)).prompt(state["messages"])
+    (sent,) = (one for message in prompt.messages for one in message.get("tool_calls", ()))
+    arguments = json.loads(sent["function"]["arguments"])
+    assert arguments == {"input": PATCH}
+    Draft202012Validator(schema).validate(arguments)
+
+
+def test_a_sub_agent_is_not_offered_to_start_another(tmp_path: Path) -> None:
+    session = Session(version="1.0.108")
+    session.prompt("look at it")
+    session.calls("m1", "c1", "Task", prompt="look", description="look", subagent_type="Explore")
+    session.prompt("look", isSidechain=True)
+    session.fragment("m2", {"type": "text", "text": "Seen."}, isSidechain=True)
+    session.result("c1", "Seen.")
+    main, agent = read_traces(session.write(tmp_path), ReadOptions(subagents=True))
+    assert (main.parent, "Task" in by_name(main)) == (None, True)
+    assert (agent.parent is None, "Task" in by_name(agent)) == (False, False)
+
+
+def test_definitions_of_the_log_win_over_what_is_known(tmp_path: Path) -> None:
+    trace = claude_trace(tmp_path, READ, ("Grep", {"pattern": "x"}, "a"))
+    trace.tools = [{"name": "Read", "input_schema": SCHEMA}]
+    (tool,) = offered_tools(trace)
+    assert tool["function"]["parameters"] == SCHEMA
+
+
+def test_of_an_unknown_agent_the_calls_tell() -> None:
+    turns = [
+        Turn("user", "go"),
+        Turn("assistant", tool_calls=[ToolCall("a", "Zap", {"n": 1}), ToolCall("b", "Made", {})]),
+        Turn("tool", "done", tool_call_id="a"),
+        Turn("tool", "no", tool_call_id="b", is_error=True, error_kind="tool_not_found"),
+        Turn("assistant", tool_calls=[ToolCall("c", "Made", {}), ToolCall("d", "Last", raw_arguments="{")]),
+    ]
+    trace = Trace("t", turns, Source("t.jsonl", "test"))
+    assert offered_tools(trace) == infer_tools(states_of(("Zap", {"n": 1})))

@@ -151,6 +151,18 @@ SAME = {
         call("shell", command=["apply_patch", "*** Begin Patch\n*** Update File: a\n@@\n-x\n+y\n*** End Patch"]),
         patch("*** Update File: a", "@@", "-x", "+y"),
     ),
+    "a patch as text and as an argument": (
+        call("apply_patch", patch="*** Begin Patch\n*** Update File: a\n@@\n-x\n+y\n*** End Patch"),
+        call("apply_patch", input="*** Begin Patch\n*** Update File: ./a\n@@\n-x\n+y\n*** End Patch\n"),
+    ),
+    "a patch as an argument and in a command": (
+        call("apply_patch", input="*** Begin Patch\n*** Update File: a\n@@\n-x\n+y\n*** End Patch"),
+        bash("apply_patch <<'EOF'\n*** Begin Patch\n*** Update File: a\n@@\n-x\n+y\n*** End Patch\nEOF"),
+    ),
+    "a patch as an argument and as an edit": (
+        call("apply_patch", input="*** Begin Patch\n*** Update File: a\n@@\n-x\n+y\n*** End Patch"),
+        edit("a", "x", "y"),
+    ),
     "in the background": (bash("python app.py", run_in_background=True), bash("python app.py &")),
     "several calls or one": (f"{bash('git add a')}\n{bash('git commit -m x')}", bash("git add a && git commit -m x")),
     "looking in another order": (
