@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from loopback_teacher import Asked, LoopbackTeachers, Refusal, Said, Whole, echo, states_of
+from teacher_replay.loopback_teacher import Asked, LoopbackTeachers, Refusal, Said, Whole, echo, states_of
 
 from composer_replication.teacher_replay import replay_trace
 from composer_replication.teacher_replay.rate_limits import seconds_to_wait

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback_teacher import LoopbackTeachers, states_of
+from teacher_replay.loopback_teacher import LoopbackTeachers, states_of
 
 from composer_replication.teacher_replay import replay_trace
 from composer_replication.teacher_replay.prices import NANO, Price, listed_price, per_million

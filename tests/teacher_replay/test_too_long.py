@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback_teacher import LoopbackTeachers, states_of
-from metered_replays import growing_states, spec_of
+from teacher_replay.loopback_teacher import LoopbackTeachers, states_of
+from teacher_replay.metered_replays import growing_states, spec_of
 
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.refusals import is_too_long

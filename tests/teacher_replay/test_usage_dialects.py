@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from metered_replays import growing_states, read_ledger, spec_of
+from teacher_replay.metered_replays import growing_states, read_ledger, spec_of
 
 from composer_replication.teacher_replay import replay_trace
 
