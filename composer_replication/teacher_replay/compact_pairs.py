@@ -56,6 +56,17 @@ def stored_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise ValueError(f"{path}, line {number}: the last line is missing: the file was cut; make it again")
 
 
+def is_compact(path: Path) -> bool:
+    """Whether a file of pairs is one in which messages stand once, by its first line.
+
+    Raises:
+        ValueError: the line is not JSON.
+    """
+    with path.open("rb") as file:
+        first = next((line for line in file if line.strip()), b"{}")
+    return _kind(_decoded(first)) is not None
+
+
 def encoded(value: Any) -> bytes:
     """JSON on one line."""
     try:
@@ -74,6 +85,14 @@ def _decoded(line: bytes) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON ({error})") from None
+
+
+def _kind(row: Any) -> str | None:
+    """What kind of line it is that rows refer to; None for a row."""
+    if not isinstance(row, dict) or len(row) != 1:
+        return None
+    (name,) = row
+    return name if name in ("trace", "message", "tools", "pairs") else None
 
 
 def _digest(value: Any) -> bytes:
@@ -183,7 +202,7 @@ class _Reader:
         """The row that a line is, or None for a line that rows refer to."""
         if not isinstance(row, dict):
             raise ValueError(f"no pair, but a {type(row).__name__}")
-        kind = next(iter(row)) if len(row) == 1 else None
+        kind = _kind(row)
         if kind == "pairs":
             if row["pairs"] != self._pairs:
                 raise ValueError(f"{row['pairs']} pairs are said to stand above, and there are {self._pairs}")

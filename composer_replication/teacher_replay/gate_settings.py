@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 
@@ -27,6 +27,13 @@ def gate_settings(agreement: str | Callable[..., Any], agreement_threshold: int,
     """The settings as rows keep them."""
     name = agreement if isinstance(agreement, str) else "custom"
     return GateSettings(agreement=name, agreement_threshold=agreement_threshold, min_margin=min_margin)
+
+
+def add_gate(gates: list[GateSettings], row: Mapping[str, Any]) -> None:
+    """Add how a row was gated to the ways that were seen."""
+    gate = row.get("gated_by")
+    if gate is not None and gate not in gates:
+        gates.append(gate)
 
 
 def pair_rule(

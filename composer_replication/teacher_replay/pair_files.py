@@ -62,7 +62,7 @@ def load_pairs(path: str | os.PathLike[str]) -> Iterator[DPOPair]:
         FileNotFoundError: there is no such file.
         ValueError: a line is no pair, or the file was cut; the message names the line.
     """
-    return ({**pair, "state_messages": list(pair["state_messages"])} for pair in stored_pairs(path))  # type: ignore[misc]
+    return ({**pair, "state_messages": list(pair["state_messages"])} for pair in stored_pairs(path))
 
 
 def stored_pairs(path: str | os.PathLike[str]) -> Iterator[DPOPair]:

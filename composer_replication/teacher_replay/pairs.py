@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from composer_replication.teacher_replay.agreement.comparison import Comparer
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
 from composer_replication.teacher_replay.agreement.votes import Tally, Verdict, check_threshold, decide
-from composer_replication.teacher_replay.gate_settings import GateSettings, PairRule, pair_rule
+from composer_replication.teacher_replay.gate_settings import GateSettings, PairRule, add_gate, pair_rule
 from composer_replication.teacher_replay.pair_report import PairReport
 from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult, check_state
 from composer_replication.traces import TraceState, without_thinking
@@ -72,9 +72,7 @@ def extract_pairs_with_report(
     rows = list(teacher_actions)
     gates: list[GateSettings] = []
     for row in rows:
-        gate = row.get("gated_by")
-        if gate is not None and gate not in gates:
-            gates.append(gate)
+        add_gate(gates, row)
     rule = pair_rule(gates, agreement, agreement_threshold, min_margin, default_agreement="exact")
     if rule.warning is not None:
         logger.warning(rule.warning)
@@ -157,9 +155,7 @@ def _answers(rows: Sequence[TeacherCallResult], report: PairReport) -> list[tupl
     return [(teacher, action) for teacher, action in answers.items() if action is not None]
 
 
-def _pair(
-    state: TraceState, student: str, tally: Tally, verdict: Verdict, tools: list[dict[str, Any]]
-) -> DPOPair:
+def _pair(state: TraceState, student: str, tally: Tally, verdict: Verdict, tools: list[dict[str, Any]]) -> DPOPair:
     assert verdict.leader is not None
     winner = tally.rivals[verdict.leader]
     pair = DPOPair(
