@@ -80,7 +80,7 @@ def normalize(
 
 
 def _show(console: Console, report: dict[str, Any], output: Path, *, up_to_date: bool) -> None:
-    table = Table("", "pairs", "of them tool calls")
+    table = Table("", "pairs", "with calls")
     for column in table.columns[1:]:
         column.justify = "right"
     table.add_row("in", f"{report['pairs_in']:,}", f"{report['tool_call_pairs_in']:,}")
