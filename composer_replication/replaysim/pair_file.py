@@ -51,7 +51,7 @@ def normalize_file(
 
     Raises:
         FileNotFoundError: there is no such file of pairs, or no such recipe.
-        ValueError: a line is no pair; names the file and the line. Or see `DJNormalizer`.
+        ValueError: a line is no pair (names it), or the file changed while it was read; or see `DJNormalizer`.
         OSError: the output cannot be written.
     """
     source, outputs = Path(source), [Path(output), *([Path(preference)] if preference is not None else [])]
@@ -71,6 +71,9 @@ def normalize_file(
             raise ValueError(f"{source}: there is no pair in it")
         rows = map(vars, kept)
         write(compact_lines(rows) if is_compact(source) else (encoded(row) + b"\n" for row in rows))
+        if _sha256(source) != made_by["input_sha256"]:
+            # It is read twice, and what the operators judged would be joined to other pairs.
+            raise ValueError(f"{source}: it changed while it was read; run this again")
     if preference is not None:
         save_preference(map(to_pair, kept), preference)
     digests = [_sha256(path) for path in outputs]

@@ -160,6 +160,21 @@ def test_histories_are_never_all_in_memory(tmp_path: Path, monkeypatch: pytest.M
     assert Message.most <= 4 * 4
 
 
+def test_pairs_that_change_while_they_are_read_are_an_error(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Changing(pair_file.DJNormalizer):
+        def kept(self, given: Any) -> Any:
+            kept = super().kept(given)
+            pairs.write_text("\n".join(pairs.read_text().splitlines()[2:]))
+            return kept
+
+    monkeypatch.setattr(pair_file, "DJNormalizer", Changing)
+    with pytest.raises(ValueError, match=r"pairs.jsonl: it changed while it was read; run this again"):
+        normalize_file(pairs, tmp_path / "out.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
+
+
 def _refuse_to_work(normalizer: Any) -> Any:
     class Refusing(normalizer):  # type: ignore[misc]
         def __init__(self, *_: Any, **__: Any) -> None:
