@@ -58,6 +58,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/hints.py
 	$(BIN)/python benchmarks/normalize.py
 	$(BIN)/python benchmarks/normalize_survival.py
+	$(BIN)/python benchmarks/pair_files.py
 
 # For machines with a CUDA device; it says so where there is none.
 gpu-smoke: $(STAMP)

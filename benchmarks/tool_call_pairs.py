@@ -14,7 +14,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from composer_replication.traces import dump_json
+from composer_replication.histories import assistant_message
+from composer_replication.traces import dump_json, parse_action
 
 _STATES_PER_SESSION = 40
 _FOLDERS = ("src", "src/api", "src/core", "tests", "tests/unit", "web/components", "scripts", "internal/store")
@@ -63,6 +64,64 @@ def tool_call_pairs(count: int, seed: int) -> list[dict[str, Any]]:
     return list(itertools.islice(_pairs(random.Random(seed)), count))
 
 
+def stuck_pairs(count: int, seed: int) -> tuple[list[dict[str, Any]], list[bool]]:
+    """`count` pairs of sessions in which the student gets stuck, and of each whether it only repeats the one before.
+
+    A call that fails is made again, up to six times over, with or without words, while the teachers say the same each
+    time. The others look much the same and are no repeats: the call is made again after another step, or after the user
+    said something, or the teachers change their minds, or the same two actions meet in another session.
+    """
+    made = list(itertools.islice(_stuck(random.Random(seed)), count))
+    return [pair for pair, _ in made], [repeats for _, repeats in made]
+
+
+class _StuckSession:
+    def __init__(self, dice: random.Random, number: int) -> None:
+        self._dice, self._number, self._states = dice, number, itertools.count()
+        self._messages: list[dict[str, Any]] = []
+        self.user_says()
+
+    def pair(self, chosen: str, rejected: str) -> dict[str, Any]:
+        return {
+            "state_id": f"stuck-{self._number:04d}::{next(self._states):04d}",
+            "state_messages": self._messages[:],
+            "chosen": chosen,
+            "rejected": rejected,
+            "n_teachers_agreeing": 2,
+        }
+
+    def does(self, action: str) -> None:
+        result = f"Exit code 1: {self._dice.choice(_NAMES)} {self._dice.randint(1, 99)}"
+        self._messages.append(assistant_message(parse_action(action)))
+        self._messages.append({"role": "tool", "tool_call_id": "call_0", "content": result})
+
+    def user_says(self) -> None:
+        said = f"Session {self._number}: {self._dice.choice(_PROSE)}"
+        self._messages.append({"role": "user", "content": said})
+
+
+def _stuck(dice: random.Random) -> Iterator[tuple[dict[str, Any], bool]]:
+    everyday = [_written(_everyday(dice)) for _ in range(4)]
+    for number in itertools.count():
+        session = _StuckSession(dice, number)
+        for _ in range(_STATES_PER_SESSION // 5):
+            wrong, right = (_written(_command(dice)) for _ in range(2))
+            if dice.random() < 0.3:
+                right = dice.choice(everyday)
+            for repeat in range(dice.randint(1, 7)):
+                said, advised = (dice.choice(("", "", f"{dice.choice(_PROSE)}\n")) for _ in range(2))
+                yield session.pair(advised + right, said + wrong), repeat > 0
+                session.does(said + wrong)
+            session.does(_written(_read(dice)))
+            yield session.pair(right, wrong), False
+            session.does(wrong)
+            session.user_says()
+            yield session.pair(right, wrong), False
+            session.does(wrong)
+            yield session.pair(_written(_edit(dice)), wrong), False
+            session.does(_written(_edit(dice)))
+
+
 def _pairs(dice: random.Random) -> Iterator[dict[str, Any]]:
     for session in itertools.count():
         messages: list[dict[str, Any]] = [{"role": "user", "content": f"Task {session}: {dice.choice(_PROSE)}"}]
@@ -86,12 +145,17 @@ def _action(dice: random.Random) -> str:
         return " ".join(dice.choice(_PROSE) for _ in range(dice.randint(1, 12)))
     makers, weights = zip(*_TOOLS, strict=True)
     (make,) = dice.choices(makers, weights)
-    name, arguments = make(dice)
+    call = _written(make(dice))
     prose = " ".join(dice.choice(_PROSE) for _ in range(dice.choice((0, 0, 0, 1, 1, 2, 3))))
-    return f"{prose}\n[TOOL_USE] name={name} input={dump_json(arguments)}".lstrip()
+    return f"{prose}\n{call}".lstrip()
 
 
 Call = tuple[str, dict[str, Any]]
+
+
+def _written(call: Call) -> str:
+    name, arguments = call
+    return f"[TOOL_USE] name={name} input={dump_json(arguments)}"
 
 
 def _path(dice: random.Random) -> str:

@@ -23,7 +23,7 @@ def normalize(
             "-o",
             metavar="FILE",
             dir_okay=False,
-            help="The normalised pairs, a line each: .jsonl.",
+            help="The normalised pairs, in the form of the input: .jsonl.",
             show_default=False,
         ),
     ],
@@ -49,7 +49,8 @@ def normalize(
 ) -> None:
     """Drop pairs that cannot be trained on, and turn the others into chat messages with real tool calls.
 
-    FILE.summary.json says which pairs each operator dropped, and why. A second run with the same pairs, recipe and
+    FILE.summary.json says which pairs each operator dropped, and why. In FILE every message stands once, or every pair
+    has its whole history, as in PAIRS. A second run with the same pairs, recipe and
     versions has nothing to do, and says so.
 
     Exit code 1: a line is no pair, or no pair is left.
@@ -80,7 +81,7 @@ def normalize(
 
 
 def _show(console: Console, report: dict[str, Any], output: Path, *, up_to_date: bool) -> None:
-    table = Table("", "pairs", "of them tool calls")
+    table = Table("", "pairs", "with calls")
     for column in table.columns[1:]:
         column.justify = "right"
     table.add_row("in", f"{report['pairs_in']:,}", f"{report['tool_call_pairs_in']:,}")

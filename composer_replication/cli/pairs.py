@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.agreement.judge import JudgedComparer
+    from composer_replication.teacher_replay.action_judge import ActionJudge
     from composer_replication.teacher_replay.records import DPOPair
     from composer_replication.teacher_replay.replay_folder import ReplayFolder
     from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
@@ -30,21 +31,35 @@ def pairs(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FILE", dir_okay=False, help="The pairs, a line each.", show_default=False
+            "--output", "-o", metavar="FILE", dir_okay=False, help="The pairs, as JSON lines.", show_default=False
         ),
     ],
     preference: Annotated[
         Path | None,
         typer.Option(metavar="FILE", dir_okay=False, help="Also in TRL's preference format: .jsonl or .parquet."),
     ] = None,
-    threshold: Annotated[int, typer.Option(min=1, help="How many teachers must agree.")] = 2,
+    self_contained: Annotated[
+        bool,
+        typer.Option(
+            "--self-contained", help="Write every pair with its whole history. (default: messages stand once)"
+        ),
+    ] = False,
+    threshold: Annotated[
+        int | None, typer.Option(min=1, help="How many teachers must agree. (default: as the replay was gated, or 2)")
+    ] = None,
     min_margin: Annotated[
-        int, typer.Option(min=0, help="By how many they must outnumber the next best action; 1 drops ties.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0, help="By how many they must outnumber the next best action; 1 drops ties. (default: as gated, or 0)"
+        ),
+    ] = None,
     agreement: Annotated[
-        Literal["action", "exact"],
-        typer.Option(help="action: the meaning of calls, the likeness of text. exact: the text, white space apart."),
-    ] = "action",
+        Literal["action", "exact"] | None,
+        typer.Option(
+            help="action: the meaning of calls, the likeness of text. exact: the text, white space apart. "
+            "(default: as gated, or action)"
+        ),
+    ] = None,
     exclude_same_family: Annotated[
         bool, typer.Option("--exclude-same-family", help="Leave out teachers of the student's own model family.")
     ] = False,
@@ -63,11 +78,17 @@ def pairs(
 
     Actions are compared by what they do: the tool, its arguments, a command without its quoting and cosmetic flags, an
     edit by its effect. Pairs carry thinking on neither side, and keep the teachers behind them, their margin and how
-    alike their answers are. Run it again after more of a replay is done: the file is replaced as a whole.
+    alike their answers are. Run it again after more of a replay is done: the file is replaced as a whole. A replay that
+    is unfinished, or was gated by another rule, is used as it is, and you are told.
 
     Exit code 1: there is no pair.
     """
-    from composer_replication.teacher_replay.pair_files import load_pairs, save_pairs, save_preference
+    from composer_replication.teacher_replay.pair_files import (
+        save_compact_pairs,
+        save_pairs,
+        save_preference,
+        stored_pairs,
+    )
     from composer_replication.teacher_replay.replay_folder import ReplayFolder
     from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
 
@@ -84,26 +105,34 @@ def pairs(
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
     with ExitStack() as stack:
-        judged = None
+        asks = None
         if judge is not None or judges is not None:
-            judged = _judged(agreement, judge, judges, env_file, max_usd, folder, stack)
+            asks = stack.enter_context(_judge(judge, judges, env_file, max_usd, folder))
         found = ReplayedPairs(
             traces,
             folder,
-            agreement=judged or agreement,
+            agreement=agreement,
             agreement_threshold=threshold,
             min_margin=min_margin,
             exclude_same_family=exclude_same_family,
+            judge=asks,
         )
-        save_pairs(_watched(found, shown=not as_json), output)
+        save = save_pairs if self_contained else save_compact_pairs
+        save(_watched(found, shown=not as_json), output)
     if preference is not None:
-        save_preference(load_pairs(output), preference)
+        save_preference(stored_pairs(output), preference)
     if as_json:
-        asked = None if judged is None else {"asked": judged.asked, "said_same": judged.said_same}
-        figures = {**found.report.as_dict(), "same_family": found.same_family, "judge": asked}
+        judged = found.judged
+        figures = {
+            **found.report.as_dict(),
+            "same_family": found.same_family,
+            "judge": None if judged is None else {"asked": judged.asked, "said_same": judged.said_same},
+            "unfinished": asdict(found.unfinished),
+            "warnings": found.warnings(),
+        }
         typer.echo(json.dumps(figures, indent=2))
     else:
-        _show(Console(emoji=False, highlight=False), found, judged, output, excluded=exclude_same_family)
+        _show(Console(emoji=False, highlight=False), found, output, excluded=exclude_same_family)
     if not found.report.pair_count:
         raise typer.Exit(1)
 
@@ -122,18 +151,10 @@ def _watched(found: ReplayedPairs, *, shown: bool) -> Iterator[DPOPair]:
             yield pair
 
 
-def _judged(
-    agreement: Literal["action", "exact"],
-    slug: str | None,
-    file: Path | None,
-    env_file: Path | None,
-    max_usd: float,
-    folder: ReplayFolder,
-    stack: ExitStack,
-) -> JudgedComparer:
+def _judge(
+    slug: str | None, file: Path | None, env_file: Path | None, max_usd: float, folder: ReplayFolder
+) -> ActionJudge:
     from composer_replication.teacher_replay.action_judge import ActionJudge
-    from composer_replication.teacher_replay.agreement.judge import JudgedComparer
-    from composer_replication.teacher_replay.pairs import comparer_for
     from composer_replication.teacher_replay.teachers import TeacherError, load_teachers, resolve_teachers
 
     try:
@@ -141,14 +162,11 @@ def _judged(
         (teacher,) = resolve_teachers(specs, env_file=env_file)
     except (TeacherError, OSError) as error:
         raise typer.BadParameter(f"the judge: {error}") from None
-    asks = stack.enter_context(ActionJudge(teacher, max_total_usd=max_usd, ledger=folder.ledger))
-    return JudgedComparer(comparer_for(agreement), asks)
+    return ActionJudge(teacher, max_total_usd=max_usd, ledger=folder.ledger)
 
 
-def _show(
-    console: Console, found: ReplayedPairs, judged: JudgedComparer | None, output: Path, *, excluded: bool
-) -> None:
-    report = found.report
+def _show(console: Console, found: ReplayedPairs, output: Path, *, excluded: bool) -> None:
+    report, judged = found.report, found.judged
     table = Table("", "count", show_header=False)
     table.columns[1].justify = "right"
     table.add_row("states", f"{report.states:,}")
@@ -173,4 +191,6 @@ def _show(
     for slug, family in found.same_family.items():
         what = "its votes do not count" if excluded else "--exclude-same-family leaves it out"
         console.print(f"[yellow]same family:[/] {escape(slug)} is a {escape(family)}, as the student was; {what}")
+    for line in found.warnings():
+        console.print(f"[yellow]warning:[/] {escape(line)}")
     console.print(f"pairs: {escape(str(output))}")

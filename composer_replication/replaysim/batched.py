@@ -10,7 +10,7 @@ from typing import Any
 from composer_replication.replaysim.records import PairRecord
 
 # What the operators work on; the chat messages stay behind and are joined again by index.
-COLUMNS = ("index", "state", "chosen", "rejected")
+COLUMNS = ("index", "state", "lesson", "chosen", "rejected")
 
 
 class OperatorError(RuntimeError):

@@ -35,7 +35,7 @@ def main(job_path: Path) -> None:
 def one_line(error: Exception) -> str:
     """The step's own words, if it was one that failed: engines wrap them in the traceback of a worker."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if re.search(r" on (chosen|rejected|pair) failed: ", line)]
+    named = [line for line in lines if re.search(r" on (chosen|rejected|pair|lesson) failed: ", line)]
     return (named or [f"{type(error).__name__}: {' '.join(lines)}"])[-1]
 
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from composer_replication._optional import EXTRAS, require_all
-from composer_replication.replaysim.recipe import PAIR_FIELD, Recipe, Step
+from composer_replication.replaysim.recipe import PAIR_FIELDS, Recipe, Step
 
 # Deduplicators that judge by one hash per record; the others need a whole dataset, and are not the same on Ray.
 _DEDUPLICATORS = ("document_deduplicator",)
@@ -65,8 +65,8 @@ def wrapper_of(step: Step, recipe: Recipe, operators: ModuleType) -> str:
     kind = operators.OPERATORS.modules[step.op]
     if issubclass(kind, operators.Deduplicator) and step.op in _DEDUPLICATORS:
         return "pair_deduplicator"
-    if step.field == PAIR_FIELD:
-        raise ValueError(f"recipe {recipe.path}: {step.op} cannot look at {PAIR_FIELD!r}, only a deduplicator can")
+    if step.field in PAIR_FIELDS:
+        raise ValueError(f"recipe {recipe.path}: {step.op} cannot look at {step.field!r}, only a deduplicator can")
     if "default" in kind._supported_exec_modes and issubclass(kind, operators.Filter):
         return "pair_filter"
     if issubclass(kind, operators.Mapper):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from composer_replication.replaysim.batched import Drop, Outcome, columns_of, run_batched
 from composer_replication.replaysim.recipe import RECIPES, Recipe, load_recipe
-from composer_replication.replaysim.records import NormalizedDPOPair, PairRecord, makes_a_call, normalized, to_records
+from composer_replication.replaysim.records import NormalizedDPOPair, PairRecord, normalized, to_records
 from composer_replication.replaysim.report import DroppedPair, NormalizeReport, OpReport
 
 Executor = Literal["batched", "data-juicer", "ray"]
@@ -27,7 +27,7 @@ class DJNormalizer:
 
     Args:
         recipe_path: a data-juicer YAML file, or the name of a recipe that comes with the package; the default recipe
-            if None. Every operator's `text_key` is `chosen`, `rejected`, or (a deduplicator's) `pair`.
+            if None. Every operator's `text_key` is `chosen`, `rejected`, or (a deduplicator's) `pair` or `lesson`.
         skip_dj: pass the pairs through, with `metadata={"skipped": True}`; data-juicer is not needed.
         executor: see above.
         processes: how many an engine uses at once; one per core by default.
@@ -73,19 +73,33 @@ class DJNormalizer:
             ValueError: a pair lacks a key.
             OperatorError: a RuntimeError; an operator or its engine failed.
         """
+        given = list(pairs)
         with _collector_paused():
-            return self._normalize(list(to_records(pairs)))
+            return list(self.kept(lambda: given))
 
-    def _normalize(self, records: Sequence[PairRecord]) -> list[NormalizedDPOPair]:
-        if self.recipe is None:
-            kept = [normalized(record, {"skipped": True}) for record in records]
-            self.report = _report(records, [], NormalizeReport(None, None, None))
-            return kept
-        outcome = self._run(self.recipe, records)
+    def kept(self, pairs: Callable[[], Iterable[Mapping[str, Any]]]) -> KeptPairs:
+        """`normalize` for pairs that are not to be in memory all at once.
+
+        Args:
+            pairs: begins to give the pairs; it is called once here, for their texts, and again whenever what is kept is
+                iterated over, and must give the same each time.
+        """
+        with _collector_paused():
+            records = list(to_records(pairs()))
+            if self.recipe is None:
+                self.report = _report(records, [], NormalizeReport(None, None, None))
+                return KeptPairs(pairs, None, {"index": range(len(records))}, {"skipped": True})
+            outcome = self._run(self.recipe, records)
         report = NormalizeReport(self.recipe.name, self.recipe.sha256, self.executor)
         self.report = _report(records, self._dropped(records, outcome.drops), report)
         self.report.ops = _by_step(self.recipe, self.report, outcome.drops)
-        return self._kept(self.recipe, records, outcome)
+        metadata = {
+            "recipe": self.recipe.name,
+            "recipe_sha256": self.recipe.sha256,
+            "executor": self.executor,
+            "ops": [step.label for step in self.recipe.steps],
+        }
+        return KeptPairs(pairs, self.recipe, outcome.columns, metadata)
 
     def _run(self, recipe: Recipe, records: Sequence[PairRecord]) -> Outcome:
         columns = columns_of(records)
@@ -97,26 +111,6 @@ class DJNormalizer:
             self.executor, recipe, self._operators, columns, processes=self.processes, work_dir=self.work_dir
         )
 
-    def _kept(self, recipe: Recipe, records: Sequence[PairRecord], outcome: Outcome) -> list[NormalizedDPOPair]:
-        columns = outcome.columns
-        filters = [step for step in recipe.steps if f"stats_{step.position}" in columns]
-        labels = [step.label for step in recipe.steps]
-        kept = []
-        for row, index in enumerate(columns["index"]):
-            stats: dict[str, dict[str, Any]] = {}
-            for step in filters:
-                stats.setdefault(step.field, {}).update(columns[f"stats_{step.position}"][row])
-            metadata = {
-                "recipe": recipe.name,
-                "recipe_sha256": recipe.sha256,
-                "executor": self.executor,
-                "ops": labels,
-                "stats": stats,
-            }
-            chosen, rejected = columns["chosen"][row], columns["rejected"][row]
-            kept.append(normalized(records[index], metadata, chosen=chosen, rejected=rejected))
-        return kept
-
     def _dropped(self, records: Sequence[PairRecord], drops: Sequence[Drop]) -> list[DroppedPair]:
         dropped = []
         for drop in drops:
@@ -126,10 +120,48 @@ class DJNormalizer:
             else:
                 reason = operator.explain(drop.stats)
             op = operator.label.partition(" on ")[0]
-            dropped.append(
-                DroppedPair(drop.index, record["state_id"], op, operator.field, reason, makes_a_call(record))
-            )
+            dropped.append(DroppedPair(drop.index, record["state_id"], op, operator.field, reason, record["tool_call"]))
         return dropped
+
+
+class KeptPairs(Iterable[NormalizedDPOPair]):
+    """The pairs that a recipe keeps, in order, made as they are iterated over, each time anew."""
+
+    def __init__(
+        self,
+        pairs: Callable[[], Iterable[Mapping[str, Any]]],
+        recipe: Recipe | None,
+        columns: Mapping[str, Sequence[Any]],
+        metadata: dict[str, Any],
+    ) -> None:
+        self._pairs, self._columns, self._metadata = pairs, columns, metadata
+        steps = recipe.steps if recipe is not None else ()
+        self._filters = [step for step in steps if f"stats_{step.position}" in columns]
+        self._has_run = recipe is not None
+
+    def __len__(self) -> int:
+        return len(self._columns["index"])
+
+    def __iter__(self) -> Iterator[NormalizedDPOPair]:
+        columns, row = self._columns, 0
+        for index, pair in enumerate(self._pairs()):
+            if row == len(self):
+                return
+            if index != columns["index"][row]:
+                continue
+            metadata = dict(self._metadata)
+            texts = {}
+            if self._has_run:
+                metadata["stats"] = self._stats(row)
+                texts = {side: columns[side][row] for side in ("chosen", "rejected")}
+            yield normalized(pair, metadata, **texts)
+            row += 1
+
+    def _stats(self, row: int) -> dict[str, dict[str, Any]]:
+        stats: dict[str, dict[str, Any]] = {}
+        for step in self._filters:
+            stats.setdefault(step.field, {}).update(self._columns[f"stats_{step.position}"][row])
+        return stats
 
 
 @contextmanager
@@ -147,7 +179,7 @@ def _collector_paused() -> Iterator[None]:
 def _report(records: Sequence[PairRecord], dropped: list[DroppedPair], report: NormalizeReport) -> NormalizeReport:
     report.dropped = dropped
     report.pairs_in, report.pairs_out = len(records), len(records) - len(dropped)
-    report.tool_call_pairs_in = sum(map(makes_a_call, records))
+    report.tool_call_pairs_in = sum(record["tool_call"] for record in records)
     report.tool_call_pairs_out = report.tool_call_pairs_in - sum(one.tool_call for one in dropped)
     return report
 

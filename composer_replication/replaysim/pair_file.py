@@ -15,8 +15,9 @@ from typing import Any
 import composer_replication
 from composer_replication.replaysim.normalizer import DJNormalizer, Executor
 from composer_replication.replaysim.recipe import load_recipe
-from composer_replication.replaysim.records import NormalizedDPOPair, to_pair
-from composer_replication.teacher_replay.pair_files import load_pairs, save_preference
+from composer_replication.replaysim.records import to_pair
+from composer_replication.teacher_replay.compact_pairs import compact_lines, encoded, is_compact
+from composer_replication.teacher_replay.pair_files import save_preference, stored_pairs
 
 
 @dataclass
@@ -40,15 +41,17 @@ def normalize_file(
 ) -> NormalizedFile:
     """Normalise a JSONL file of pairs into a JSONL file of `NormalizedDPOPair` rows.
 
-    Files appear whole or not at all. `OUTPUT.summary.json` holds the report, and digests of the input, the recipe and
-    what was written: as long as they fit, nothing is done again, unless `force` is set.
+    The output is in the form of the input: with every message once (see `compact_pairs`), or with whole rows. Memory
+    holds the pairs' actions, not their histories. Files appear whole or not at all. `OUTPUT.summary.json` holds the
+    report, and digests of the input, the recipe and what was written: as long as they fit, nothing is done again,
+    unless `force` is set.
 
     Args:
         preference: where to write the pairs in TRL's preference format as well: .jsonl or .parquet.
 
     Raises:
         FileNotFoundError: there is no such file of pairs, or no such recipe.
-        ValueError: a line is no pair; names the file and the line. Or see `DJNormalizer`.
+        ValueError: a line is no pair (names it), or the file changed while it was read; or see `DJNormalizer`.
         OSError: the output cannot be written.
     """
     source, outputs = Path(source), [Path(output), *([Path(preference)] if preference is not None else [])]
@@ -61,14 +64,18 @@ def normalize_file(
             return NormalizedFile(summary["report"], up_to_date=True)
     normalizer = DJNormalizer(recipe, executor=executor, skip_dj=skip_dj, processes=processes)
     with _writing(outputs[0]) as write:
-        pairs = normalizer.normalize(load_pairs(source))
+        kept = normalizer.kept(lambda: stored_pairs(source))
         assert normalizer.report is not None
         report = normalizer.report.as_dict()
         if not report["pairs_in"]:
             raise ValueError(f"{source}: there is no pair in it")
-        write(map(_line, pairs))
+        rows = map(vars, kept)
+        write(compact_lines(rows) if is_compact(source) else (encoded(row) + b"\n" for row in rows))
+        if _sha256(source) != made_by["input_sha256"]:
+            # It is read twice, and what the operators judged would be joined to other pairs.
+            raise ValueError(f"{source}: it changed while it was read; run this again")
     if preference is not None:
-        save_preference(map(to_pair, pairs), preference)
+        save_preference(map(to_pair, kept), preference)
     digests = [_sha256(path) for path in outputs]
     with _writing(summary_path) as write:
         write([json.dumps({"made_by": made_by, "outputs": digests, "report": report}, indent=2).encode() + b"\n"])
@@ -123,13 +130,6 @@ def _sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _line(pair: NormalizedDPOPair) -> bytes:
-    try:
-        return json.dumps(vars(pair), ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:  # half a character, from a log; JSON can spell it
-        return json.dumps(vars(pair)).encode() + b"\n"
 
 
 @contextmanager

@@ -38,7 +38,8 @@ def stats_column(position: int) -> str:
 
 
 def text_of(field: str, sample: Mapping[str, Any]) -> str:
-    """The text that a field stands for; "pair" is made anew each time, because a mapper may have changed its parts."""
+    """The text that a field stands for; "pair" is made anew each time, because a mapper may have changed its parts.
+    "lesson" is the one that the pair came with."""
     if field == "pair":
         return _SEPARATOR.join((sample["state"], sample["chosen"], sample["rejected"]))
     text: str = sample[field]

@@ -13,13 +13,14 @@ import yaml
 
 RECIPES = Path(__file__).parent.parent / "recipes" / "replaysim"
 TEXT_FIELDS = ("chosen", "rejected")
-PAIR_FIELD = "pair"
+# For a deduplicator: the state with both actions; and what is one lesson, however often a student repeats its mistake.
+PAIR_FIELDS = ("pair", "lesson")
 _KEYS = ("project_name", "process")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operator of a recipe. `field` is the text it looks at; "pair" is the state with both of its actions."""
+    """One operator of a recipe. `field` is the text it looks at: one of `TEXT_FIELDS` or `PAIR_FIELDS`."""
 
     position: int
     op: str
@@ -93,9 +94,9 @@ def _step(path: Path, position: int, entry: Any) -> Step:
         raise ValueError(f"recipe {path}: entry {position + 1} of 'process' must be one operator with its arguments")
     arguments = dict(arguments or {})
     field = arguments.get("text_key")
-    if field not in (*TEXT_FIELDS, PAIR_FIELD):
+    if field not in (*TEXT_FIELDS, *PAIR_FIELDS):
         raise ValueError(
             f"recipe {path}: {op} has text_key {field!r}; say which text it looks at: "
-            f"{', '.join(TEXT_FIELDS)}, or {PAIR_FIELD} (the state with both, for a deduplicator)"
+            f"{', '.join(TEXT_FIELDS)}, or (for a deduplicator) {' or '.join(PAIR_FIELDS)}"
         )
     return Step(position, op, field, arguments)

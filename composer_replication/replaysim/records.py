@@ -43,19 +43,20 @@ class NormalizedDPOPair:
 
 
 class PairRecord(TypedDict):
-    """A pair in both of its shapes: `chosen` and `rejected` are what text operators read and change, the messages are
-    what comes out in the end. `state` is a digest of the state's messages, `extras` is what else the pair carries."""
+    """What operators and reports need of a pair: `chosen` and `rejected` are the texts that operators read and change.
+
+    `state` is a digest of the state's messages. `lesson` is one of what the pair teaches: the calls of both sides (the
+    text of a side without any), and the state without the steps at its end in which the student already did what it
+    does here. So the pairs of a student that is stuck, and repeats itself, are one lesson.
+    """
 
     index: int
     state_id: str
     state: str
-    state_messages: list[Message]
+    lesson: str
     chosen: str
     rejected: str
-    chosen_messages: list[Message]
-    rejected_messages: list[Message]
-    n_teachers_agreeing: int
-    extras: dict[str, Any]
+    tool_call: bool
 
 
 def to_records(pairs: Iterable[Mapping[str, Any]]) -> Iterator[PairRecord]:
@@ -68,17 +69,18 @@ def to_records(pairs: Iterable[Mapping[str, Any]]) -> Iterator[PairRecord]:
     for index, pair in enumerate(pairs):
         check_pair(pair, f"pair {index}")
         messages = list(pair["state_messages"])
+        beginnings = digests.of(messages)
+        chosen, rejected = parse_action(pair["chosen"]), parse_action(pair["rejected"])
+        situation = beginnings[_length_without_repeats(messages, _calls_of_turn(rejected))]
+        lesson = [situation, *(_calls_of_turn(side) or side.content for side in (chosen, rejected))]
         yield PairRecord(
             index=index,
             state_id=pair["state_id"],
-            state=digests.of(messages),
-            state_messages=messages,
+            state=beginnings[len(messages)],
+            lesson=hashlib.blake2b(_canonical(lesson), digest_size=16).hexdigest(),
             chosen=_encodable(pair["chosen"]),
             rejected=_encodable(pair["rejected"]),
-            chosen_messages=action_messages(pair["chosen"]),
-            rejected_messages=action_messages(pair["rejected"]),
-            n_teachers_agreeing=pair["n_teachers_agreeing"],
-            extras={key: value for key, value in pair.items() if key not in _REQUIRED},
+            tool_call=bool(chosen.tool_calls or rejected.tool_calls),
         )
 
 
@@ -103,30 +105,26 @@ def action_messages(action: str) -> list[Message]:
     return [assistant_message(parse_action(action))]
 
 
-def makes_a_call(record: PairRecord) -> bool:
-    """Whether a pair is about tool calls: one of its sides makes one."""
-    return any("tool_calls" in message for message in (*record["chosen_messages"], *record["rejected_messages"]))
-
-
 def normalized(
-    record: PairRecord, metadata: dict[str, Any], *, chosen: str | None = None, rejected: str | None = None
+    pair: Mapping[str, Any], metadata: dict[str, Any], *, chosen: str | None = None, rejected: str | None = None
 ) -> NormalizedDPOPair:
-    """The pair that a record comes out as. `chosen` and `rejected` are its texts after the operators, if any ran."""
-    messages, changed = {}, []
-    for side, before, after in (("chosen", record["chosen"], chosen), ("rejected", record["rejected"], rejected)):
-        if after is None or after == before:
-            messages[side] = record["chosen_messages"] if side == "chosen" else record["rejected_messages"]
+    """What a pair comes out as. `chosen` and `rejected` are its texts after the operators, if any ran."""
+    texts, changed = {}, []
+    for side, after in (("chosen", chosen), ("rejected", rejected)):
+        if after is None or after == _encodable(pair[side]):
+            texts[side] = pair[side]
         else:
-            messages[side] = action_messages(after)
+            texts[side] = after
             changed.append(side)
+    extras = {key: value for key, value in pair.items() if key not in _REQUIRED}
     metadata = metadata | ({"changed": changed} if changed else {})
     return NormalizedDPOPair(
-        state_id=record["state_id"],
-        state_messages=record["state_messages"],
-        chosen_messages=messages["chosen"],
-        rejected_messages=messages["rejected"],
-        n_teachers_agreeing=record["n_teachers_agreeing"],
-        metadata=metadata | ({"pair": record["extras"]} if record["extras"] else {}),
+        state_id=pair["state_id"],
+        state_messages=list(pair["state_messages"]),
+        chosen_messages=action_messages(texts["chosen"]),
+        rejected_messages=action_messages(texts["rejected"]),
+        n_teachers_agreeing=pair["n_teachers_agreeing"],
+        metadata=metadata | ({"pair": extras} if extras else {}),
     )
 
 
@@ -162,12 +160,41 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _canonical(message: Message) -> bytes:
-    """A message as one line of JSON, whatever the order of its keys."""
+def _canonical(value: Any) -> bytes:
+    """A message, or anything of JSON, on one line, whatever the order of its keys."""
     try:
-        return _ENCODER.encode(message)
+        return _ENCODER.encode(value)
     except UnicodeEncodeError:  # half a character; `json` can spell it
-        return json.dumps(message, sort_keys=True, default=repr).encode()
+        return json.dumps(value, sort_keys=True, default=repr).encode()
+
+
+# The name of each call, its arguments, and their text if they are no JSON object.
+_Calls = list[tuple[str, dict[str, Any], str | None]]
+
+
+def _calls_of_turn(turn: Turn) -> _Calls:
+    return [(call.name, call.arguments, call.raw_arguments) for call in turn.tool_calls]
+
+
+def _calls_of_message(message: Any) -> _Calls:
+    try:
+        functions = [call["function"] for call in message.get("tool_calls") or ()]
+        return [(function["name"], *parse_arguments(function["arguments"])) for function in functions]
+    except (AttributeError, KeyError, TypeError):  # not in OpenAI's form
+        return []
+
+
+def _length_without_repeats(messages: Sequence[Any], calls: _Calls) -> int:
+    """How much of a history there is before the steps at its end (a message and its results) that make these calls."""
+    end = len(messages)
+    while calls:
+        step = end - 1
+        while step >= 0 and isinstance(messages[step], Mapping) and messages[step].get("role") == "tool":
+            step -= 1
+        if step < 0 or step == end - 1 or _calls_of_message(messages[step]) != calls:
+            break
+        end = step
+    return end
 
 
 class _StateDigests:
@@ -175,13 +202,20 @@ class _StateDigests:
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._start()
 
-    def of(self, messages: list[Message]) -> str:
+    def _start(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._digests = [self._hash.hexdigest()]
+
+    def of(self, messages: list[Message]) -> Sequence[str]:
+        """The digests of all beginnings of a history, by their length; to be used before the next is asked for."""
         known = len(self._messages)
         if messages[:known] != self._messages:
-            self._hash, known = hashlib.blake2b(digest_size=16), 0
+            self._start()
+            known = 0
         for message in messages[known:]:
             self._hash.update(_canonical(message) + b"\n")
+            self._digests.append(self._hash.hexdigest())
         self._messages = messages
-        return self._hash.hexdigest()
+        return self._digests

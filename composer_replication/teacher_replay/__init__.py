@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from composer_replication._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.pair_files import load_pairs, save_pairs, save_preference
+    from composer_replication.teacher_replay.pair_files import (
+        load_pairs,
+        save_compact_pairs,
+        save_pairs,
+        save_preference,
+    )
     from composer_replication.teacher_replay.pairs import extract_dpo_pairs, extract_pairs_with_report
     from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult
     from composer_replication.teacher_replay.replay import ReplayOptions, open_replay, replay_trace
@@ -24,12 +29,13 @@ __all__ = [
     "load_pairs",
     "open_replay",
     "replay_trace",
+    "save_compact_pairs",
     "save_pairs",
     "save_preference",
 ]
 
 _MODULES = {
-    "pair_files": ("load_pairs", "save_pairs", "save_preference"),
+    "pair_files": ("load_pairs", "save_compact_pairs", "save_pairs", "save_preference"),
     "pairs": ("extract_dpo_pairs", "extract_pairs_with_report"),
     "records": ("DPOPair", "TeacherCallResult"),
     "replay": ("ReplayOptions", "open_replay", "replay_trace"),

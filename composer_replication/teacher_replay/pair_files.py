@@ -1,11 +1,10 @@
-"""Pairs on disk: as they are (JSONL), and as preference data for training (JSONL or Parquet).
+"""Pairs on disk: as they are (JSONL, plain or compact), and as preference data for training (JSONL or Parquet).
 
 Files appear whole or not at all, and are written as the pairs come: a million of them need no more memory than a few.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,21 +14,28 @@ from typing import Any
 
 from composer_replication._optional import require
 from composer_replication._whole_file import whole_file
+from composer_replication.histories import History
+from composer_replication.teacher_replay.compact_pairs import compact_lines, encoded, stored_rows
 from composer_replication.teacher_replay.preference import preference_row
 from composer_replication.teacher_replay.records import DPOPair
-from composer_replication.traces import dump_json
 
 logger = logging.getLogger(__name__)
 
 _COLUMNS = ("prompt", "chosen", "rejected", "tools")
-_FIELDS = {"state_id": str, "state_messages": list, "chosen": str, "rejected": str, "n_teachers_agreeing": int}
+_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "state_id": (str,),
+    "state_messages": (list, History),
+    "chosen": (str,),
+    "rejected": (str,),
+    "n_teachers_agreeing": (int,),
+}
 # A row group ends with whichever comes first: long histories make few rows large.
 _GROUP_ROWS = 1_000
 _GROUP_CHARACTERS = 16_000_000
 
 
 def save_pairs(pairs: Iterable[DPOPair], path: str | os.PathLike[str]) -> None:
-    """Write pairs to JSONL, one a line; parent folders are made.
+    """Write pairs to JSONL, one a line, each with its whole history; parent folders are made.
 
     Raises:
         OSError: the file cannot be written; what was there before is still there.
@@ -37,13 +43,30 @@ def save_pairs(pairs: Iterable[DPOPair], path: str | os.PathLike[str]) -> None:
     _write_lines(({**pair, "state_messages": list(pair["state_messages"])} for pair in pairs), Path(path))
 
 
+def save_compact_pairs(pairs: Iterable[DPOPair], path: str | os.PathLike[str]) -> None:
+    """Write pairs to JSONL in which every message stands once (see `compact_pairs`), as the command `pairs` does.
+
+    Raises:
+        OSError: the file cannot be written; what was there before is still there.
+    """
+    with whole_file(Path(path), "pairs") as temporary, temporary.open("wb", buffering=1 << 18) as file:
+        file.writelines(compact_lines(pairs))
+
+
 def load_pairs(path: str | os.PathLike[str]) -> Iterator[DPOPair]:
-    """The pairs of a file that `save_pairs` wrote, one at a time; blank lines are passed over.
+    """The pairs of a JSONL file, plain or compact, one at a time; blank lines are passed over.
+
+    Pairs of a compact file share their messages and tools: copy what you change.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a line is no pair; the message names it.
+        ValueError: a line is no pair, or the file was cut; the message names the line.
     """
+    return ({**pair, "state_messages": list(pair["state_messages"])} for pair in stored_pairs(path))
+
+
+def stored_pairs(path: str | os.PathLike[str]) -> Iterator[DPOPair]:
+    """`load_pairs`, with histories of a compact file as views (`History`): all pairs cost no more than the file."""
     source = Path(path)
     if not source.is_file():
         raise FileNotFoundError(f"{source}: no such file; save_pairs writes one")
@@ -81,29 +104,18 @@ def _rows(pairs: Iterable[DPOPair]) -> Iterator[dict[str, Any]]:
 
 
 def _pairs_in(path: Path) -> Iterator[DPOPair]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                pair = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path}, line {number}: no JSON ({error})") from None
-            if not isinstance(pair, dict):
-                raise ValueError(f"{path}, line {number}: no pair, but a {type(pair).__name__}")
-            wrong = [key for key, kind in _FIELDS.items() if not isinstance(pair.get(key), kind)]
-            if wrong:
-                raise ValueError(
-                    f"{path}, line {number}: no pair, {wrong[0]!r} is missing or no {_FIELDS[wrong[0]].__name__}"
-                )
-            yield pair  # type: ignore[misc]
+    for number, pair in stored_rows(path):
+        for key, kinds in _FIELDS.items():
+            if not isinstance(pair.get(key), kinds):
+                raise ValueError(f"{path}, line {number}: no pair, {key!r} is missing or no {kinds[0].__name__}")
+        yield pair  # type: ignore[misc]
 
 
 def _write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     count = 0
     with whole_file(path, "pairs") as temporary, temporary.open("wb", buffering=1 << 18) as file:
         for row in rows:
-            file.write(_encoded(row) + b"\n")
+            file.write(encoded(row) + b"\n")
             count += 1
     return count
 
@@ -138,18 +150,10 @@ def _group(rows: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, list[str] | 
     characters = 0
     for row in islice(rows, _GROUP_ROWS):
         texts = {
-            column: None if row.get(column) is None else [_encoded(one).decode() for one in row[column]]
+            column: None if row.get(column) is None else [encoded(one).decode() for one in row[column]]
             for column in _COLUMNS
         }
         yield texts
         characters += sum(len(text) for column in texts.values() for text in column or ())
         if characters > _GROUP_CHARACTERS:
             return
-
-
-def _encoded(value: Any) -> bytes:
-    try:
-        return dump_json(value).encode()
-    except UnicodeEncodeError:
-        # Half a character, as a cut output leaves it: JSON can spell it, UTF-8 cannot.
-        return json.dumps(value).encode()

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from composer_replication.teacher_replay.agreement.comparison import Comparer
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
 from composer_replication.teacher_replay.agreement.votes import Tally, Verdict, check_threshold, decide
+from composer_replication.teacher_replay.gate_settings import GateSettings, PairRule, add_gate, pair_rule
 from composer_replication.teacher_replay.pair_report import PairReport
 from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult, check_state
 from composer_replication.traces import TraceState, without_thinking
@@ -28,7 +29,7 @@ def extract_dpo_pairs(
     teacher_actions: Iterable[TeacherCallResult],
     agreement_threshold: int = 2,
     *,
-    agreement: Agreement = "exact",
+    agreement: Agreement | None = None,
     min_margin: int = 0,
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> list[DPOPair]:
@@ -43,7 +44,8 @@ def extract_dpo_pairs(
         teacher_actions: what `replay_trace` returned for them.
         agreement_threshold: how many teachers must agree.
         agreement: when two actions are the same: "exact" (the text, white space apart), "action" (the meaning of the
-            tool calls, the likeness of free text; needs the extra "replay"), or a `Comparer` of your own.
+            tool calls, the likeness of free text; needs the extra "replay"), or a `Comparer` of your own. None: as the
+            rows were gated, and "exact" if they were not.
         min_margin: by how many teachers the winner must outnumber the next best action, the student's own included.
         tools: the definitions that the teachers were given, kept in each pair.
 
@@ -54,7 +56,7 @@ def extract_dpo_pairs(
     report = extract_pairs_with_report(
         states, teacher_actions, agreement_threshold, agreement=agreement, min_margin=min_margin, tools=tools
     )
-    return report.pairs
+    return [{**pair, "state_messages": list(pair["state_messages"])} for pair in report.pairs]
 
 
 def extract_pairs_with_report(
@@ -62,15 +64,35 @@ def extract_pairs_with_report(
     teacher_actions: Iterable[TeacherCallResult],
     agreement_threshold: int = 2,
     *,
-    agreement: Agreement = "exact",
+    agreement: Agreement | None = None,
     min_margin: int = 0,
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> PairReport:
-    """`extract_dpo_pairs`, with what became of every state and every row."""
-    check_threshold(agreement_threshold)
-    if min_margin < 0:
-        raise ValueError(f"min_margin must not be negative, got {min_margin}")
-    same = comparer_for(agreement)
+    """`extract_dpo_pairs`, with what became of every state and every row; histories are the states' own, not lists."""
+    rows = list(teacher_actions)
+    gates: list[GateSettings] = []
+    for row in rows:
+        add_gate(gates, row)
+    rule = pair_rule(gates, agreement, agreement_threshold, min_margin, default_agreement="exact")
+    if rule.warning is not None:
+        logger.warning(rule.warning)
+    return extract_by_rule(states, rows, rule, tools=tools)
+
+
+def extract_by_rule(
+    states: Iterable[TraceState],
+    teacher_actions: Iterable[TeacherCallResult],
+    rule: PairRule,
+    *,
+    tools: Sequence[dict[str, Any]] | None = None,
+) -> PairReport:
+    """`extract_pairs_with_report` by a rule that was settled before: for a trace of many."""
+    check_threshold(rule.threshold)
+    if rule.min_margin < 0:
+        raise ValueError(f"min_margin must not be negative, got {rule.min_margin}")
+    same = comparer_for(rule.agreement)
+    # One object for all pairs: writers tell by it that they have the same.
+    definitions = list(tools or ())
     report = PairReport()
     rows_by_state: dict[str, list[TeacherCallResult]] = defaultdict(list)
     for row in teacher_actions:
@@ -88,9 +110,9 @@ def extract_pairs_with_report(
             continue
         student = without_thinking(state["student_action"])
         tally = Tally.of(student, answers, same)
-        verdict = decide(tally, agreement_threshold, min_margin)
-        if report.count(tally, verdict, agreement_threshold, has_student_action=bool(student.strip())):
-            report.pairs.append(_pair(state, student, tally, verdict, tools))
+        verdict = decide(tally, rule.threshold, rule.min_margin)
+        if report.count(tally, verdict, rule.threshold, has_student_action=bool(student.strip())):
+            report.pairs.append(_pair(state, student, tally, verdict, definitions))
     report.unknown_rows = sum(map(len, rows_by_state.values()))
     if report.unknown_rows:
         logger.warning("%d teacher rows are of states that were not given; they do not vote", report.unknown_rows)
@@ -133,9 +155,7 @@ def _answers(rows: Sequence[TeacherCallResult], report: PairReport) -> list[tupl
     return [(teacher, action) for teacher, action in answers.items() if action is not None]
 
 
-def _pair(
-    state: TraceState, student: str, tally: Tally, verdict: Verdict, tools: Sequence[dict[str, Any]] | None
-) -> DPOPair:
+def _pair(state: TraceState, student: str, tally: Tally, verdict: Verdict, tools: list[dict[str, Any]]) -> DPOPair:
     assert verdict.leader is not None
     winner = tally.rivals[verdict.leader]
     pair = DPOPair(
@@ -149,5 +169,5 @@ def _pair(
         similarity=winner.similarity,
     )
     if tools:
-        pair["tools"] = list(tools)
+        pair["tools"] = tools
     return pair

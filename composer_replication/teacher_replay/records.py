@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from composer_replication.teacher_replay.gate_settings import GateSettings
 from composer_replication.traces import Message
 
 
@@ -25,11 +26,12 @@ class TeacherCallResult(_TeacherCall, total=False):
     `response_text` is the answer in the form of `render_action`, so that it compares with the student's action; it is
     None if there was none, and `error` says why. `prompt_tokens` counts the whole prompt; `cached_tokens` is the part
     of it that the provider had cached. `cost_usd` is what the answer cost when it was made; `stored` marks one that
-    the ledger already had, which cost nothing this time.
+    the ledger already had, which cost nothing this time. `gated_by` is there if a sequential gate decided who is asked.
     """
 
     cached_tokens: int
     stored: bool
+    gated_by: GateSettings
 
 
 class _Pair(TypedDict):

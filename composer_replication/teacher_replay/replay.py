@@ -20,6 +20,7 @@ from composer_replication._keywords import check_keywords, keywords_of
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.families import shared_family
+from composer_replication.teacher_replay.gate_settings import gate_settings
 from composer_replication.teacher_replay.gating import Gate, GateChoice, gate_for
 from composer_replication.teacher_replay.known_prompts import KnownPrompts
 from composer_replication.teacher_replay.ledger_thread import LedgerThread
@@ -65,8 +66,8 @@ class ReplayOptions:
         budget: the name under which spending is added up; a new name starts from 0, the answers stay shared.
         gate: "none" asks every teacher at once; "sequential" asks the cheapest first, and stops when the outcome is
             decided; a callable decides before every teacher.
-        agreement, agreement_threshold, min_margin: what the sequential gate takes for agreement; give pair extraction
-            the same.
+        agreement, agreement_threshold, min_margin: what the sequential gate takes for agreement; rows keep it, and
+            `extract_dpo_pairs` goes by the same `agreement`, and warns if its threshold or margin is another.
         concurrency: calls in flight per teacher, unless its spec says otherwise.
         total_concurrency: calls in flight in all; None sets no further limit.
         timeout: seconds that one try may take.
@@ -239,6 +240,9 @@ class Replay:
         )
         self._caller = Caller(client, ledger, rules, self._stop)
         self._gate = gate
+        self._gated_by = None
+        if options.gate == "sequential":
+            self._gated_by = gate_settings(options.agreement, options.agreement_threshold, options.min_margin)
         limits = {teacher.slug: teacher.concurrency or options.concurrency for teacher in teachers}
         self._slots = {slug: asyncio.Semaphore(limit) for slug, limit in limits.items()}
         self._all_slots = asyncio.Semaphore(options.total_concurrency or sum(limits.values()))
@@ -373,6 +377,8 @@ class Replay:
         if called.no_room:
             return _NotAsked.NO_ROOM
         row = _row(state, teacher, called)
+        if self._gated_by is not None:
+            row["gated_by"] = self._gated_by
         if self._on_result is not None:
             self._on_result(row)
         return row

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from composer_replication._whole_file import whole_file
+from composer_replication.teacher_replay.gate_settings import GateSettings, add_gate
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.sources import StateOptions
 from composer_replication.teacher_replay.teachers import Teacher
@@ -82,6 +83,11 @@ class ReplayFolder:
         families = self._settings().get("teachers")
         return families if isinstance(families, dict) else {}
 
+    def last_report(self) -> dict[str, Any]:
+        """The figures of the last run, as `ReplayReport.as_dict` has them; empty if there are none."""
+        report = self._settings().get("report")
+        return report if isinstance(report, dict) else {}
+
     def _settings(self) -> dict[str, Any]:
         try:
             settings = msgspec.json.decode(self.settings.read_bytes())
@@ -133,7 +139,7 @@ def _is_running(pid: str) -> bool:
 
 
 class AnswerIndex:
-    """The rows of an answer file by state, read when they are asked for.
+    """The rows of an answer file by state, read when they are asked for; `gates` is how they were gated.
 
     Raises:
         ValueError: a line is no row.
@@ -142,16 +148,19 @@ class AnswerIndex:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offsets: dict[str, list[int]] = defaultdict(list)
+        self.gates: list[GateSettings] = []
         offset = 0
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    self._offsets[_ROWS.decode(line)["state_id"]].append(offset)
+                    row = _ROWS.decode(line)
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise ValueError(
                         f"{path}, line {number}: no row of a replay ({error}); put the file away, and run the replay "
                         "again: its ledger has the answers"
                     ) from None
+                self._offsets[row["state_id"]].append(offset)
+                add_gate(self.gates, row)
                 offset += len(line)
 
     def rows(self, state_ids: Iterable[str]) -> Iterator[TeacherCallResult]:

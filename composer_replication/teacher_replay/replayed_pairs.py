@@ -3,25 +3,54 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+from composer_replication.teacher_replay.agreement.judge import JudgedComparer
 from composer_replication.teacher_replay.families import shared_family
+from composer_replication.teacher_replay.gate_settings import pair_rule
 from composer_replication.teacher_replay.pair_report import PairReport
-from composer_replication.teacher_replay.pairs import Agreement, extract_pairs_with_report
+from composer_replication.teacher_replay.pairs import Agreement, comparer_for, extract_by_rule
 from composer_replication.teacher_replay.records import DPOPair
 from composer_replication.teacher_replay.replay import TraceToReplay
 from composer_replication.teacher_replay.replay_folder import AnswerIndex, ReplayFolder
 from composer_replication.teacher_replay.sources import traces_to_replay
 from composer_replication.teacher_replay.tool_schemas import complete_tools
+from composer_replication.traces import without_thinking
+
+
+@dataclass
+class Unfinished:
+    """What a replay has not done. `states_not_asked` have no row; the rest is of its last run."""
+
+    stopped: bool = False
+    states_not_asked: int = 0
+    not_asked_for_money: int = 0
+    left_alone: dict[str, str] = field(default_factory=dict)
+
+    def told(self, states: int) -> str | None:
+        """It in one line, of so many states; None if nothing is missing."""
+        parts = [
+            (self.stopped, "it was stopped early"),
+            (self.states_not_asked, f"{self.states_not_asked:,} of {states:,} states were not asked"),
+            (self.not_asked_for_money, f"{self.not_asked_for_money:,} calls were not made for want of money"),
+            *((True, f"{slug} was given up ({reason})") for slug, reason in self.left_alone.items()),
+        ]
+        found = "; ".join(part for is_so, part in parts if is_so)
+        return f"the replay is unfinished: {found}" if found else None
 
 
 class ReplayedPairs:
-    """Iterate over it once: pairs come in the order of the traces, while `report` and `same_family` fill.
+    """Iterate over it once: pairs come in the order of the traces, while `report`, `same_family` and `unfinished` fill.
 
     Args:
         traces: what was replayed, as `replay` took it.
         folder: what `replay` wrote.
+        agreement, agreement_threshold, min_margin: see `extract_dpo_pairs`. None: as the replay was gated; "action", 2
+            and 0 if it was not.
         exclude_same_family: rows of teachers that are of a trace's student family do not vote on it.
+        judge: is asked about near misses, see `JudgedComparer`.
     """
 
     def __init__(
@@ -29,21 +58,27 @@ class ReplayedPairs:
         traces: str | os.PathLike[str],
         folder: ReplayFolder,
         *,
-        agreement: Agreement = "action",
-        agreement_threshold: int = 2,
-        min_margin: int = 0,
+        agreement: Agreement | None = None,
+        agreement_threshold: int | None = None,
+        min_margin: int | None = None,
         exclude_same_family: bool = False,
+        judge: Callable[[str, str], bool | None] | None = None,
     ) -> None:
         self.report = PairReport()
         self.same_family: dict[str, str] = {}
+        self.judged: JudgedComparer | None = None
         self._traces = traces
         self._options = folder.state_options()
         self._families = folder.teacher_families()
         self._answers = AnswerIndex(folder.answers)
-        self._agreement = agreement
-        self._threshold = agreement_threshold
-        self._min_margin = min_margin
+        self._rule = pair_rule(
+            self._answers.gates, agreement, agreement_threshold, min_margin, default_agreement="action"
+        )
+        if judge is not None:
+            self.judged = JudgedComparer(comparer_for(self._rule.agreement), judge)
+            self._rule = self._rule._replace(agreement=self.judged)
         self._exclude = exclude_same_family
+        self.unfinished = _left_by(folder.last_report())
 
     def __iter__(self) -> Iterator[DPOPair]:
         for trace in traces_to_replay(self._traces, self._options):
@@ -51,19 +86,37 @@ class ReplayedPairs:
             self.report.add(report, keep_pairs=False)
             yield from report.pairs
 
+    def warnings(self) -> list[str]:
+        """What should be known of the pairs, a line each."""
+        told = (self._rule.warning, self.unfinished.told(self.report.states))
+        return [line for line in told if line is not None]
+
     def _of_trace(self, trace: TraceToReplay) -> PairReport:
         shared = {slug: shared_family(its, trace.student_models) for slug, its in self._families.items()}
         related = {slug: family for slug, family in shared.items() if family is not None}
         rows = list(self._answers.rows(state["state_id"] for state in trace.states))
         present = {row["teacher_slug"] for row in rows}
         self.same_family.update({slug: family for slug, family in related.items() if slug in present})
+        asked = {row["state_id"] for row in rows}
+        # Nobody is asked where the student did nothing.
+        self.unfinished.states_not_asked += sum(
+            state["state_id"] not in asked and bool(without_thinking(state["student_action"]).strip())
+            for state in trace.states
+        )
         if self._exclude:
             rows = [row for row in rows if row["teacher_slug"] not in related]
-        return extract_pairs_with_report(
-            trace.states,
-            rows,
-            self._threshold,
-            agreement=self._agreement,
-            min_margin=self._min_margin,
-            tools=complete_tools(trace.tools, trace.states),
-        )
+        return extract_by_rule(trace.states, rows, self._rule, tools=complete_tools(trace.tools, trace.states))
+
+
+def _left_by(report: dict[str, Any]) -> Unfinished:
+    teachers = report.get("teachers")
+    reasons = {
+        slug: use["left_alone"]
+        for slug, use in (teachers.items() if isinstance(teachers, dict) else ())
+        if isinstance(use, dict) and use.get("left_alone")
+    }
+    return Unfinished(
+        stopped=bool(report.get("stopped")),
+        not_asked_for_money=report.get("not_asked_for_money") or 0,
+        left_alone=reasons,
+    )

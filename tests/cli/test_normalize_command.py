@@ -13,6 +13,9 @@ from replaysim.some_pairs import call, pair, recipe_file
 from composer_replication.cli import app as cli
 from composer_replication.replaysim import pair_file
 from composer_replication.replaysim.pair_file import normalize_file
+from composer_replication.teacher_replay.pair_files import load_pairs, save_compact_pairs, save_pairs
+from composer_replication.traces import Source, ToolCall, Trace, Turn
+from composer_replication.trainer.replay.pair_files import pairs_in
 
 
 @pytest.fixture
@@ -88,6 +91,88 @@ def test_a_second_run_has_nothing_to_do(
         assert '"up_to_date": true' in run(capsys, pairs, "-o", output, "--json")[1]
     for options in (["--recipe", "prose"], ["--skip-dj"], ["--force"]):
         assert '"up_to_date": false' in run(capsys, pairs, "-o", output, "--json", *options)[1]
+
+
+@pytest.fixture
+def compact(tmp_path: Path) -> Path:
+    """Twelve pairs of a session, in the form that `pairs` writes; the third is too short."""
+    turns = [Turn("user", "Make it work")]
+    for number in range(12):
+        turns.append(Turn("assistant", "", tool_calls=[ToolCall(f"c{number}", "Bash", {"command": f"rm {number}"})]))
+        turns.append(Turn("tool", f"result {number}", tool_call_id=f"c{number}"))
+    states = Trace("t", turns, Source("f", "x")).states(system_prompt="Be brief.")
+    tools = [{"type": "function", "function": {"name": "Bash", "parameters": {"type": "object"}}}]
+    made: list[Any] = [
+        pair(0, state_id=one["state_id"], state_messages=one["messages"], rejected=one["student_action"], tools=tools)
+        for one in states
+    ]
+    made[2]["chosen"] = "no"
+    save_compact_pairs(made, tmp_path / "compact.jsonl")
+    return tmp_path / "compact.jsonl"
+
+
+def test_the_output_is_in_the_form_of_the_input(
+    compact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_pairs(load_pairs(compact), tmp_path / "plain.jsonl")
+    reports = []
+    for name in ("compact", "plain"):
+        given = (tmp_path / f"{name}.jsonl", "-o", tmp_path / f"{name}_out.jsonl", "--json")
+        code, out, _ = run(capsys, *given, "--preference", tmp_path / f"{name}.parquet")
+        reports.append({**json.loads(out), "output": None})
+        assert (code, reports[-1]["pairs_out"], reports[-1]["up_to_date"]) == (0, 11, False)
+        assert json.loads(run(capsys, *given)[1])["up_to_date"]
+    assert reports[0] == reports[1]
+    plain = rows_of(tmp_path / "plain_out.jsonl")
+    assert [one["state_id"] for one in plain] == [f"t::{number:04d}" for number in range(12) if number != 2]
+    stored = list(pairs_in(tmp_path / "compact_out.jsonl"))
+    assert [{**vars(one), "state_messages": list(one.state_messages)} for one in stored] == plain
+    assert list(pairs_in(tmp_path / "plain_out.jsonl")) == stored
+    # Every message and the tools once, on the disk and in memory.
+    lines = rows_of(tmp_path / "compact_out.jsonl")
+    assert sum("message" in line for line in lines) == 2 + 2 * 11
+    assert len({id(message) for one in stored for message in one.state_messages}) == 2 + 2 * 11
+    assert sum(list(line) == ["tools"] for line in lines) == 1
+    tables = [pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in ("compact", "plain")]
+    assert tables[0].equals(tables[1])
+
+
+def test_histories_are_never_all_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Message(dict[str, str]):
+        alive, most = 0, 0
+
+        def __init__(self, **given: str) -> None:
+            super().__init__(**given)
+            Message.alive += 1
+            Message.most = max(Message.most, Message.alive)
+
+        def __del__(self) -> None:
+            Message.alive -= 1
+
+    def read(_: Path) -> Any:
+        for number in range(50):
+            yield pair(number, state_messages=[Message(role="user", content=f"{number} {part}") for part in range(4)])
+
+    monkeypatch.setattr(pair_file, "stored_pairs", read)
+    (tmp_path / "pairs.jsonl").touch()
+    made = normalize_file(tmp_path / "pairs.jsonl", tmp_path / "out.jsonl", preference=tmp_path / "out.parquet")
+    assert made.report["pairs_out"] == 50
+    assert Message.most <= 4 * 4
+
+
+def test_pairs_that_change_while_they_are_read_are_an_error(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Changing(pair_file.DJNormalizer):
+        def kept(self, given: Any) -> Any:
+            kept = super().kept(given)
+            pairs.write_text("\n".join(pairs.read_text().splitlines()[2:]))
+            return kept
+
+    monkeypatch.setattr(pair_file, "DJNormalizer", Changing)
+    with pytest.raises(ValueError, match=r"pairs.jsonl: it changed while it was read; run this again"):
+        normalize_file(pairs, tmp_path / "out.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
 
 
 def _refuse_to_work(normalizer: Any) -> Any:

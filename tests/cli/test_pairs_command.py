@@ -13,11 +13,12 @@ from teacher_replay.loopback_teacher import LoopbackTeachers, states_of
 
 from composer_replication.cli import app as cli
 from composer_replication.ingestion.store import ManifestEntry, TraceStore
+from composer_replication.teacher_replay.pair_files import load_pairs
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.replay_folder import ReplayFolder
 from composer_replication.teacher_replay.sources import StateOptions
 from composer_replication.teacher_replay.teachers import resolve_teachers
-from composer_replication.traces import Source, Trace, Turn, dump_json
+from composer_replication.traces import Source, ToolCall, Trace, Turn, dump_json
 
 TEACHERS = ("some-claude", "some-gpt", "some-qwen")
 
@@ -39,15 +40,21 @@ def row(state_id: str, teacher: str, text: str | None) -> TeacherCallResult:
     )
 
 
-def replay_of(folder: Path, answers: dict[str, Sequence[str | None]]) -> Path:
+def replay_of(
+    folder: Path,
+    answers: dict[str, Sequence[str | None]],
+    report: dict[str, Any] | None = None,
+    gated_by: dict[str, Any] | None = None,
+) -> Path:
     """A replay as the command leaves it: by state, what each teacher said."""
     replayed = ReplayFolder(folder, create=True)
     writer = replayed.writer()
+    more: Any = {} if gated_by is None else {"gated_by": gated_by}
     for state_id, texts in answers.items():
-        writer.add(row(state_id, teacher, text) for teacher, text in zip(TEACHERS, texts, strict=True))
+        writer.add({**row(state_id, teacher, text), **more} for teacher, text in zip(TEACHERS, texts, strict=True))
     writer.finish()
     specs = [{"slug": slug, "base_url": "http://127.0.0.1:9/v1"} for slug in TEACHERS]
-    replayed.write_settings(StateOptions(), resolve_teachers(specs), {})
+    replayed.write_settings(StateOptions(), resolve_teachers(specs), report or {})
     return folder
 
 
@@ -78,6 +85,18 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def stored_session(folder: Path, steps: int) -> Path:
+    """A folder of traces with one session, in which every step has a long result."""
+    turns = [Turn("user", "Make it work")]
+    for number in range(steps):
+        turns.append(Turn("assistant", "", tool_calls=[ToolCall(f"c{number}", "Bash", {"command": f"rm {number}"})]))
+        turns.append(Turn("tool", f"{number} " * 200, tool_call_id=f"c{number}"))
+    store = TraceStore(folder)
+    store.write_traces("t.jsonl", [Trace("t", turns, Source("s", "x"))])
+    store.note(ManifestEntry(source="s", key="t", status="read", size=0, modified_ns=0, output="t.jsonl"))
+    return folder
+
+
 def test_pairs_by_meaning_with_their_figures(
     states: Path, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,7 +105,7 @@ def test_pairs_by_meaning_with_their_figures(
     figures = json.loads(out)
     assert (code, figures["pairs"], figures["states"], figures["states_with_answers"]) == (0, 1, 3, 3)
     assert (figures["failed_rows"], figures["student_supported"], figures["judge"]) == (1, 1, None)
-    (pair,) = lines(output)
+    (pair,) = load_pairs(output)
     assert (pair["state_id"], pair["rejected"]) == ("t::0000", call(command="rm -rf build"))
     assert (pair["teachers"], pair["n_teachers_agreeing"], pair["margin"]) == (["some-claude", "some-gpt"], 2, 1)
 
@@ -96,7 +115,92 @@ def test_texts_that_differ_are_no_agreement_by_text(
 ) -> None:
     code, out, _ = run(capsys, states, "-r", replayed, "-o", tmp_path / "p.jsonl", "--agreement", "exact", "--json")
     assert (code, json.loads(out)["pairs"]) == (1, 0)
-    assert (tmp_path / "p.jsonl").read_text() == ""
+    assert list(load_pairs(tmp_path / "p.jsonl")) == []
+
+
+def test_the_file_grows_as_the_traces_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = 60
+    traces = stored_session(tmp_path / "traces", steps)
+    listing = (call(command="ls"), call(command="ls"), call(command="ls"))
+    replayed = replay_of(tmp_path / "replayed", {f"t::{number:04d}": listing for number in range(steps)})
+    output = tmp_path / "p.jsonl"
+    code, _, _ = run(capsys, traces, "-r", replayed, "-o", output)
+    size = sum(path.stat().st_size for path in traces.rglob("*") if path.is_file())
+    assert (code, output.stat().st_size < 2 * size) == (0, True)
+    code, _, _ = run(capsys, traces, "-r", replayed, "-o", tmp_path / "whole.jsonl", "--self-contained")
+    assert (code, (tmp_path / "whole.jsonl").stat().st_size > 10 * size) == (0, True)
+    assert [one["state_id"] for one in lines(tmp_path / "whole.jsonl")] == [f"t::{n:04d}" for n in range(steps)]
+    assert list(load_pairs(output)) == lines(tmp_path / "whole.jsonl")
+
+
+AT_THREE = {"agreement": "action", "agreement_threshold": 3, "min_margin": 0}
+
+
+def test_pairs_are_looked_for_as_the_replay_was_gated(
+    states: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = (call(command="ls -la src"), call(command="ls -al ./src"), call(command="ls -l -a src"))
+    replayed = replay_of(tmp_path / "replayed", dict.fromkeys(["t::0000", "t::0001", "t::0002"], answers), {}, AT_THREE)
+    given = (states, "-r", replayed, "-o", tmp_path / "p.jsonl")
+    code, out, _ = run(capsys, *given, "--json")
+    assert (code, json.loads(out)["pairs"], json.loads(out)["warnings"]) == (0, 3, [])
+    code, out, _ = run(capsys, *given, "--json", "--threshold", "2")
+    (told,) = json.loads(out)["warnings"]
+    assert "gated by agreement action, threshold 3, margin 0, and pairs are looked for by agreement action, t" in told
+    code, out, _ = run(capsys, *given, "--agreement", "exact")
+    assert code == 1
+    assert " ".join(out.split()).count("looked for by agreement exact, threshold 3, margin 0") == 1
+    # Half of the states as the other run had it.
+    writer = ReplayFolder(replayed).writer()
+    writer.add(
+        {**row("t::0000", slug, answers[0]), "gated_by": {**AT_THREE, "agreement_threshold": 2}} for slug in "ab"
+    )  # type: ignore[typeddict-item]
+    writer.finish()
+    code, out, _ = run(capsys, *given, "--json")
+    assert (json.loads(out)["pairs"], len(json.loads(out)["warnings"])) == (3, 1)
+
+
+def test_an_unfinished_replay_is_told_and_used(
+    states: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = {
+        "stopped": True,
+        "not_asked_for_money": 4,
+        "teachers": {"some-gpt": {"left_alone": "HTTP 401: no such key"}, "some-qwen": {"left_alone": None}},
+    }
+    listing = (call(command="ls"), call(command="ls"), call(command="ls"))
+    replayed = replay_of(tmp_path / "replayed", {"t::0001": listing}, report)
+    given = (states, "-r", replayed, "-o", tmp_path / "p.jsonl")
+    code, out, _ = run(capsys, *given, "--json")
+    figures = json.loads(out)
+    assert (code, figures["pairs"]) == (0, 1)
+    assert figures["unfinished"] == {
+        "stopped": True,
+        "states_not_asked": 2,
+        "not_asked_for_money": 4,
+        "left_alone": {"some-gpt": "HTTP 401: no such key"},
+    }
+    assert figures["warnings"] == [
+        "the replay is unfinished: it was stopped early; 2 of 3 states were not asked; 4 calls were not made for want "
+        "of money; some-gpt was given up (HTTP 401: no such key)"
+    ]
+    code, out, _ = run(capsys, *given)
+    assert (code, "the replay is unfinished: it was stopped early; 2 of 3" in " ".join(out.split())) == (0, True)
+
+
+def test_a_finished_replay_is_not_called_unfinished(
+    states: Path, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, states, "-r", replayed, "-o", tmp_path / "p.jsonl", "--json")
+    nothing = {"stopped": False, "states_not_asked": 0, "not_asked_for_money": 0, "left_alone": {}}
+    assert (json.loads(out)["unfinished"], json.loads(out)["warnings"]) == (nothing, [])
+    _, out, _ = run(capsys, states, "-r", replayed, "-o", tmp_path / "p.jsonl")
+    assert "unfinished" not in out
+    # Nobody is asked where the student did nothing: that is no gap.
+    silent = [dict(state) for state in states_of("a", student="[THINKING]\nhm\n[/THINKING]")]
+    states.write_text("".join(dump_json({**one, "state_id": "t::0009"}) + "\n" for one in silent))
+    _, out, _ = run(capsys, states, "-r", replayed, "-o", tmp_path / "p.jsonl", "--json")
+    assert json.loads(out)["unfinished"] == nothing
 
 
 def test_the_preference_format_by_the_ending(

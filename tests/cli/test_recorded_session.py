@@ -18,6 +18,7 @@ from composer_replication.cli import app as cli
 from composer_replication.ingestion import SYSTEM_PROMPT
 from composer_replication.ingestion.store import ManifestEntry, TraceStore
 from composer_replication.teacher_replay import DEFAULT_TEACHERS
+from composer_replication.teacher_replay.pair_files import load_pairs
 from composer_replication.traces import Trace
 
 FIXTURES = Path(__file__).parents[1] / "teacher_replay" / "fixtures"
@@ -101,7 +102,7 @@ def test_from_states_to_normalised_pairs(
     assert all(use["latency_p50_s"] >= 1 / HASTE for use in figures["teachers"].values())
 
     counts = run(capsys, "pairs", traces, "--replay", replayed, "-o", pairs)
-    found = [json.loads(line) for line in pairs.read_text(encoding="utf-8").splitlines()]
+    found = list(load_pairs(pairs))
     behind = {pair["state_id"]: sorted(pair["teachers"]) for pair in found}
     # Three summaries in free text, of which the comparer takes but two for the same.
     assert behind.pop("parcelboard::0049") == ["anthropic/claude-opus-4.7", "deepseek/deepseek-v4-pro"]
@@ -124,5 +125,4 @@ def test_the_gate_finds_the_same_pairs_for_less(
     assert figures["calls"] == len(server.asked) == 150 - figures["not_asked_by_gate"] < 140
     assert figures["spent_usd"] < float(price_of_all())
     run(capsys, "pairs", traces, "--replay", replayed, "-o", pairs)
-    found = [json.loads(line)["state_id"] for line in pairs.read_text(encoding="utf-8").splitlines()]
-    assert found == sorted(outcomes())
+    assert [pair["state_id"] for pair in load_pairs(pairs)] == sorted(outcomes())

@@ -22,7 +22,6 @@ from composer_replication.replaysim.loading import load_operators
 from composer_replication.replaysim.recipe import load_recipe
 
 THREE_PAIRS = Path(__file__).parent / "fixtures" / "three_pairs.jsonl"
-STEPS = [step.label for step in load_recipe("default").steps]
 
 
 def run(pairs: list[Any], recipe: str | Path = "default") -> tuple[list[NormalizedDPOPair], NormalizeReport]:
@@ -53,7 +52,15 @@ def test_the_three_pairs_pass_unchanged() -> None:
             assert "changed" not in one.metadata
 
 
-def test_each_step_says_what_it_dropped_and_why() -> None:
+EVERY_KIND_OF_FILTER = (
+    *(f"text_length_filter: {{text_key: {side}, min_len: 8, max_len: 32000}}" for side in ("chosen", "rejected")),
+    *(f"words_num_filter: {{text_key: {side}, min_num: 2, max_num: 4096}}" for side in ("chosen", "rejected")),
+    *(f"special_characters_filter: {{text_key: {side}, max_ratio: 0.95}}" for side in ("chosen", "rejected")),
+    "document_deduplicator: {text_key: pair}",
+)
+
+
+def test_each_step_says_what_it_dropped_and_why(tmp_path: Path) -> None:
     pairs = [
         pair(0),
         pair(1, chosen="ls -la"),
@@ -65,7 +72,7 @@ def test_each_step_says_what_it_dropped_and_why() -> None:
         pair(0),
         pair(7),
     ]
-    kept, report = run(pairs)
+    kept, report = run(pairs, recipe_file(tmp_path, *EVERY_KIND_OF_FILTER))
     assert {one.index: one.reason for one in report.dropped} == {
         1: "text_length_filter on chosen: text_len 6 < 8",
         2: "text_length_filter on rejected: text_len 7 < 8",
@@ -89,13 +96,14 @@ def test_each_step_says_what_it_dropped_and_why() -> None:
     assert (report.pairs_in, report.pairs_out) == (9, 2)
 
 
-def test_what_is_kept_says_what_it_went_through() -> None:
-    ((kept,), _) = run([pair(1, chosen=call("pytest -q"), margin=2)])
+def test_what_is_kept_says_what_it_went_through(tmp_path: Path) -> None:
+    recipe = recipe_file(tmp_path, *EVERY_KIND_OF_FILTER)
+    ((kept,), _) = run([pair(1, chosen=call("pytest -q"), margin=2)], recipe)
     assert kept.metadata == {
-        "recipe": "default",
-        "recipe_sha256": load_recipe("default").sha256,
+        "recipe": "recipe",
+        "recipe_sha256": load_recipe(recipe).sha256,
         "executor": "batched",
-        "ops": STEPS,
+        "ops": [step.label for step in load_recipe(recipe).steps],
         "stats": {
             "chosen": {"text_len": 51, "num_words": 5, "special_char_ratio": pytest.approx(17 / 51)},
             "rejected": {"text_len": 27, "num_words": 5, "special_char_ratio": pytest.approx(5 / 27)},
@@ -109,6 +117,19 @@ def test_tool_calls_are_counted_apart() -> None:
     assert (report.tool_call_pairs_in, report.tool_call_pairs_out) == (2, 1)
     assert (report.ops[0].dropped, report.ops[0].dropped_tool_calls) == (2, 1)
     assert [one.tool_call for one in report.dropped] == [True, False]
+
+
+def test_a_student_that_is_stuck_is_one_pair() -> None:
+    function = {"name": "Bash", "arguments": '{"command": "make"}'}
+    messages: list[Any] = [{"role": "user", "content": "Task"}]
+    pairs = []
+    for number in range(4):
+        pairs.append(pair(number, call("cat Makefile"), call("make"), state_messages=[*messages]))
+        messages.append({"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]})
+        messages.append({"role": "tool", "tool_call_id": "c", "content": f"Error {number}"})
+    other = pair(4, call("cat Makefile"), call("make -B"), state_messages=[*messages])
+    same = "document_deduplicator on lesson: the same as state-000 (pair 0)"
+    assert reasons([*pairs, other, pairs[0]]) == {1: same, 2: same, 3: same, 5: same}
 
 
 def test_the_right_call_at_another_state_is_another_lesson() -> None:
@@ -126,7 +147,7 @@ def test_duplicates_are_the_same_to_the_letter() -> None:
         pair(0, chosen=call("cp -r a b"), rejected="Rewrite the module, at once."),
         pair(0, chosen=call("cp -r a b"), state_id="elsewhere"),
     ]
-    assert reasons(pairs) == {4: "document_deduplicator on pair: the same as state-000 (pair 0)"}
+    assert reasons(pairs) == {4: "document_deduplicator on lesson: the same as state-000 (pair 0)"}
     assert list(reasons(pairs, "prose")) == [1, 2, 3, 4]
 
 

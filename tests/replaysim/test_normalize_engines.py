@@ -31,6 +31,7 @@ EVERY_KIND_OF_STEP = (
     "special_characters_filter: {text_key: rejected, max_ratio: 0.95}",
     "general_field_filter: {text_key: chosen, filter_condition: \"chosen != 'Forbidden words.'\"}",
     "document_deduplicator: {text_key: pair}",
+    "document_deduplicator: {text_key: lesson}",
     "python_lambda_mapper: {text_key: rejected, lambda_str: "
     '\'lambda sample: {**sample, "rejected": sample["rejected"].replace("module", "file")}\'}',
     "document_deduplicator: {text_key: rejected, lowercase: true, ignore_non_character: true}",
@@ -74,7 +75,20 @@ def some_of_everything() -> list[Any]:
     odd = [pair(5000 + number, chosen=text, rejected=f"No. {text}") for number, text in enumerate(ODD_TEXTS)]
     odd += [pair(6000 + number, rejected=text) for number, text in enumerate(ODD_TEXTS)]
     copies = [plain[1], plain[1999], plain[500], odd[5]]
-    return [*plain[:700], *odd[:21], *plain[700:1500], *copies, *plain[1500:], *odd[21:], *copies]
+    return [*plain[:700], *odd[:21], *plain[700:1500], *copies, *stuck(), *plain[1500:], *odd[21:], *copies]
+
+
+def stuck() -> list[Any]:
+    """Pairs of a student that does the same again and again."""
+    function = {"name": "Bash", "arguments": '{"command": "rm -rf module"}'}
+    step: list[Any] = [
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "c", "content": "No."},
+    ]
+    return [
+        pair(7000 + number, rejected=call("rm -rf module"), state_messages=[{"role": "user"}, *step * number])
+        for number in range(30)
+    ]
 
 
 def run(pairs: list[Any], **options: Any) -> tuple[list[NormalizedDPOPair], NormalizeReport]:

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 from replaysim.some_pairs import call, pair
 
-from composer_replication.replaysim.records import (
-    action_messages,
-    makes_a_call,
-    normalized,
-    to_pair,
-    to_records,
-)
+from composer_replication.replaysim.records import action_messages, normalized, to_pair, to_records
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
 
@@ -22,16 +16,19 @@ def record(**given: Any) -> Any:
     return made
 
 
-def test_a_record_has_flat_texts_and_messages() -> None:
-    made = record(chosen="First I look.\n" + call("ls"), rejected="Done with it.", number=7, margin=1)
+def test_a_record_has_flat_texts_and_a_normalised_pair_messages() -> None:
+    given = pair(chosen="First I look.\n" + call("ls"), rejected="Done with it.", number=7, margin=1)
+    (made,) = to_records([given])
     assert (made["chosen"], made["rejected"]) == ("First I look.\n" + call("ls"), "Done with it.")
-    assert made["rejected_messages"] == [{"role": "assistant", "content": "Done with it."}]
-    (message,) = made["chosen_messages"]
+    assert (made["index"], made["state_id"]) == (0, "state-007")
+    kept = normalized(given, {})
+    assert kept.rejected_messages == [{"role": "assistant", "content": "Done with it."}]
+    (message,) = kept.chosen_messages
     assert (message["role"], message["content"]) == ("assistant", "First I look.")
     (tool_call,) = message["tool_calls"]
     assert tool_call["function"] == {"name": "Bash", "arguments": '{"command": "ls"}'}
-    assert (made["index"], made["state_id"], made["n_teachers_agreeing"]) == (0, "state-007", 2)
-    assert made["extras"] == {"margin": 1}
+    assert (kept.state_id, kept.n_teachers_agreeing) == ("state-007", 2)
+    assert kept.metadata == {"pair": {"margin": 1}}
 
 
 def test_thinking_is_on_neither_side() -> None:
@@ -43,7 +40,7 @@ def test_thinking_is_on_neither_side() -> None:
     [("words", "words", False), (call("ls"), "words", True), ("words", call("ls"), True)],
 )
 def test_a_pair_is_about_calls_if_either_side_makes_one(chosen: str, rejected: str, expected: bool) -> None:
-    assert makes_a_call(record(chosen=chosen, rejected=rejected)) is expected
+    assert record(chosen=chosen, rejected=rejected)["tool_call"] is expected
 
 
 def test_states_are_equal_by_their_messages_alone() -> None:
@@ -68,25 +65,91 @@ def test_states_with_half_a_character_or_strange_values_have_digests_too() -> No
     assert len(set(states)) == 4
 
 
-def test_histories_of_a_trace_become_lists() -> None:
+def test_histories_of_a_trace_become_lists_and_records_hold_none() -> None:
     turns = [Turn("user", "Go."), Turn("assistant", "", tool_calls=[ToolCall("1", "Read")]), Turn("assistant", "Done.")]
     states = list(Trace("t", turns, Source("f", "x")).states())
-    made = list(to_records([pair(number, state_messages=one["messages"]) for number, one in enumerate(states)]))
-    assert [type(one["state_messages"]) for one in made] == [list, list]
-    assert [len(one["state_messages"]) for one in made] == [1, 3]
+    pairs = [pair(number, state_messages=one["messages"]) for number, one in enumerate(states)]
+    kept = [normalized(one, {}) for one in pairs]
+    assert [type(one.state_messages) for one in kept] == [list, list]
+    assert [len(one.state_messages) for one in kept] == [1, 3]
+    made = list(to_records(pairs))
     assert made[0]["state"] != made[1]["state"]
+    assert all(isinstance(value, str | int) for one in made for value in one.values())
+
+
+def step(command: str, result: str = "no", prose: str = "") -> list[dict[str, Any]]:
+    function = {"name": "Bash", "arguments": f'{{"command": "{command}"}}'}
+    return [
+        {
+            "role": "assistant",
+            "content": prose,
+            "tool_calls": [{"id": result, "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": result, "content": result},
+    ]
+
+
+TASK = [{"role": "user", "content": "Task"}]
+
+
+def lessons(*pairs: Any) -> list[str]:
+    return [made["lesson"] for made in to_records(pairs)]
+
+
+def test_a_step_that_the_student_repeats_is_one_lesson() -> None:
+    one, other = step("make", "Error 1"), step("make", "Error 2", prose="Again.")
+    histories = [TASK, [*TASK, *one], [*TASK, *one, *other], [*TASK, *one, *other, *one]]
+    repeated = [pair(number, call("ls"), call("make"), state_messages=past) for number, past in enumerate(histories)]
+    repeated[2]["rejected"] = "Once more.\n" + call("make")
+    repeated[3]["chosen"] = "Let me look.\n" + call("ls")
+    assert len(set(lessons(*repeated))) == 1
+    assert len({made["state"] for made in to_records(repeated)}) == 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"state_messages": [*TASK, *step("make"), *step("ls")]},  # it did something else in between
+        {"state_messages": [*TASK, *step("make"), {"role": "user", "content": "Try again"}]},
+        {"state_messages": [*TASK, *step("make -k")]},
+        {"state_messages": [*TASK, *step("make")[:1]]},  # it never ran
+        {"state_messages": [*TASK, *step("ls")]},
+        {"state_messages": [{"role": "user", "content": "Another task"}, *step("make")]},
+        {"state_messages": [*TASK, {"role": "assistant", "tool_calls": [{}]}, step("make")[1]]},
+        {"state_messages": [*TASK, {"role": "assistant"}, step("make")[1]]},
+        {"state_messages": [step("make")[1]]},
+        {"state_messages": ["text"]},
+        {"chosen": call("ls -a")},
+        {"rejected": call("make all")},
+        {"rejected": "I ran make."},
+        {"chosen": "I would look."},
+    ],
+)
+def test_what_differs_in_anything_else_is_another_lesson(other: dict[str, Any]) -> None:
+    first = pair(0, call("ls"), call("make"), state_messages=TASK)
+    assert len(set(lessons(first, {**first, **other}, first))) == 2
+
+
+def test_words_that_are_said_again_are_no_step() -> None:
+    said = {"role": "assistant", "content": "Done."}
+    pairs = [
+        pair(0, call("ls"), "Done.", state_messages=TASK),
+        pair(0, call("ls"), "Done.", state_messages=[*TASK, said]),
+    ]
+    assert len(set(lessons(*pairs))) == 2
 
 
 def test_half_a_character_is_replaced_for_the_operators_alone() -> None:
-    made = record(chosen="a\ud83d b", rejected="\ud83d\ude00 c")
+    given = pair(chosen="a\ud83d b", rejected="\ud83d\ude00 c")
+    (made,) = to_records([given])
     assert (made["chosen"], made["rejected"]) == ("a\ufffd b", "\U0001f600 c")
-    kept = normalized(made, {}, chosen=made["chosen"], rejected=made["rejected"])
+    kept = normalized(given, {}, chosen=made["chosen"], rejected=made["rejected"])
     assert kept.chosen_messages == [{"role": "assistant", "content": "a\ud83d b"}]
     assert kept.metadata == {}
 
 
 def test_a_changed_text_changes_its_messages() -> None:
-    made = record(chosen=call("ls   -l"), rejected="As it was.", teachers=["a", "b"])
+    made = pair(chosen=call("ls   -l"), rejected="As it was.", teachers=["a", "b"])
     kept = normalized(made, {"recipe": "x"}, chosen=call("ls -l"), rejected="As it was.")
     (message,) = kept.chosen_messages
     assert message["tool_calls"][0]["function"]["arguments"] == '{"command": "ls -l"}'
@@ -107,8 +170,7 @@ def test_a_changed_text_changes_its_messages() -> None:
 )
 def test_a_pair_comes_back_from_its_messages(chosen: str) -> None:
     given = pair(3, chosen=chosen, margin=2)
-    (made,) = to_records([given])
-    assert to_pair(normalized(made, {"stats": {}})) == given
+    assert to_pair(normalized(given, {"stats": {}})) == given
 
 
 @pytest.mark.parametrize(

@@ -128,12 +128,66 @@ def test_agreement_by_meaning() -> None:
     assert pair["chosen"] == first
 
 
-def test_histories_are_not_copied() -> None:
+def test_messages_are_not_copied_and_a_pair_survives_json() -> None:
     turns = [Turn("user", "go"), Turn("assistant", "student"), Turn("user", "on"), Turn("assistant", "student")]
     states = list(Trace("t", turns, Source("f", "made_up")).states())
-    pairs = extract_dpo_pairs(states, [answer for one in states for answer in rows(one["state_id"], "x", "x")])
-    assert [pair["state_messages"] for pair in pairs] == [one["messages"] for one in states]
-    assert all(pair["state_messages"] is one["messages"] for pair, one in zip(pairs, states, strict=True))
+    answers = [answer for one in states for answer in rows(one["state_id"], "x", "x")]
+    pairs = extract_dpo_pairs(states, answers, tools=[{"type": "function"}])
+    assert json.loads(json.dumps(pairs)) == pairs
+    assert [pair["state_messages"] for pair in pairs] == [list(one["messages"]) for one in states]
+    assert pairs[1]["state_messages"][0] is pairs[0]["state_messages"][0]
+    with_report = extract_pairs_with_report(states, answers).pairs
+    assert all(pair["state_messages"] is one["messages"] for pair, one in zip(with_report, states, strict=True))
+
+
+BY_MEANING = {"agreement": "action", "agreement_threshold": 2, "min_margin": 0}
+ALIKE = ('[TOOL_USE] name=Read input={"file_path": "a.py"}', '[TOOL_USE] name=Read input={"file_path": "./a.py"}')
+
+
+def gated(answers: list[TeacherCallResult], **changed: Any) -> list[TeacherCallResult]:
+    return [{**answer, "gated_by": {**BY_MEANING, **changed}} for answer in answers]  # type: ignore[typeddict-item]
+
+
+def test_rows_are_compared_as_they_were_gated(caplog: pytest.LogCaptureFixture) -> None:
+    answers = rows("s", *ALIKE)
+    assert extract_dpo_pairs([state("s")], answers) == []
+    assert len(extract_dpo_pairs([state("s")], gated(answers))) == 1
+    assert extract_dpo_pairs([state("s")], gated(answers, agreement="exact")) == []
+    assert len(extract_dpo_pairs([state("s")], gated(answers, agreement_threshold=3), 3)) == 0
+    # Rows of a run without a gate are complete, however they are compared.
+    assert len(extract_dpo_pairs([state("s")], [*gated(answers[:1]), *answers[1:]])) == 1
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("extraction", "used"),
+    [
+        ({"agreement": "exact"}, "agreement exact, threshold 2, margin 0"),
+        ({"agreement_threshold": 3}, "agreement action, threshold 3, margin 0"),
+        ({"agreement_threshold": 1}, "agreement action, threshold 1, margin 0"),
+        ({"min_margin": 1}, "agreement action, threshold 2, margin 1"),
+        ({"agreement": lambda one, other: Comparison(True, 1.0)}, "agreement custom, threshold 2, margin 0"),
+    ],
+)
+def test_another_rule_than_the_gates_is_told_in_a_line(
+    extraction: dict[str, Any], used: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    extract_dpo_pairs([state("s"), state("t")], gated([*rows("s", *ALIKE), *rows("t", *ALIKE)]), **extraction)
+    (told,) = caplog.messages
+    assert told == (
+        f"the rows were gated by agreement action, threshold 2, margin 0, and pairs are looked for by {used}: answers "
+        "that the gate found needless are missing; use the gate's own, or replay without a gate (what is stored is "
+        "not paid again)"
+    )
+
+
+def test_rows_that_were_gated_in_several_ways_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    mixed = [*gated(rows("s", *ALIKE)), *gated(rows("t", *ALIKE), agreement="exact")]
+    assert extract_dpo_pairs([state("s"), state("t")], mixed) == []
+    assert "by agreement action, threshold 2, margin 0, and pairs are looked for by agreement exact" in caplog.text
+    caplog.clear()
+    assert len(extract_dpo_pairs([state("s")], gated(rows("s", "x", "x"), agreement="custom"))) == 1
+    assert "by agreement custom, " in caplog.text
 
 
 def test_states_and_rows_may_be_streams() -> None:
@@ -214,7 +268,7 @@ def test_reports_of_traces_add_up() -> None:
         ({"agreement_threshold": 0}, "agreement_threshold must be at least 1 teacher, got 0"),
         ({"min_margin": -1}, "min_margin must not be negative, got -1"),
         ({"agreement": "fuzzy"}, "agreement must be 'exact', 'action' or a comparer, got 'fuzzy'"),
-        ({"agreement": None}, "agreement must be 'exact', 'action' or a comparer, got None"),
+        ({"agreement": 5}, "agreement must be 'exact', 'action' or a comparer, got 5"),
     ],
 )
 def test_bad_arguments_are_named_before_anything_is_done(options: dict[str, Any], message: str) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, Whole, echo, states_of
 
 from composer_replication.teacher_replay import teachers as teachers_module
+from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.keys import MissingKeyError
 from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.teacher_replay.pairs import extract_dpo_pairs
@@ -342,6 +343,21 @@ def test_a_sequential_gate_gives_the_same_pairs_for_fewer_calls(
             pairs.append([(pair["state_id"], pair["chosen"], pair["rejected"]) for pair in found])
         assert pairs[0] == pairs[1]
         assert calls[1] <= calls[0] == 3 * len(table)
+
+
+def test_rows_say_how_they_were_gated_and_pairs_follow(
+    server: LoopbackTeachers, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = {"a": "src/x.py", "b": "./src/x.py"}
+    server.answer = lambda asked: f'[TOOL_USE] name=Read input={{"file_path": "{paths[asked.model]}"}}'
+    states, specs = states_of("go", student="s"), [server.spec("a"), server.spec("b")]
+    rows = replayed(states, specs, gate="sequential", agreement="action")
+    assert [row["gated_by"] for row in rows] == [{"agreement": "action", "agreement_threshold": 2, "min_margin": 0}] * 2
+    assert (len(extract_dpo_pairs(states, rows)), caplog.text) == (1, "")
+    for gate in ("none", lambda *_: True):
+        assert not any("gated_by" in row for row in replayed(states, specs, gate=gate))
+    by_length = replayed(states, specs, gate="sequential", agreement=lambda *_: Comparison(True, 1.0), min_margin=1)
+    assert by_length[0]["gated_by"] == {"agreement": "custom", "agreement_threshold": 2, "min_margin": 1}
 
 
 def test_a_sequential_gate_asks_the_cheapest_first_and_counts_what_it_saves(server: LoopbackTeachers) -> None:

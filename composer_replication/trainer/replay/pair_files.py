@@ -8,15 +8,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from composer_replication.histories import History
 from composer_replication.replaysim.records import NormalizedDPOPair
-from composer_replication.teacher_replay.pair_files import load_pairs
-from composer_replication.trainer.row_files import json_lines, parquet_rows
+from composer_replication.teacher_replay.compact_pairs import stored_rows
+from composer_replication.teacher_replay.pair_files import stored_pairs
+from composer_replication.trainer.row_files import parquet_rows
 
 _NORMALIZED_KEYS = ("state_id", "state_messages", "chosen_messages", "rejected_messages", "n_teachers_agreeing")
 
 
 def pairs_in(file: str | os.PathLike[str]) -> Iterator[Any]:
     """The pairs of a file that `pairs` or `normalize` wrote: flat, normalised, or in TRL's form.
+
+    Pairs of a compact file share their messages, which are views (`History`): all cost no more than the file.
 
     Raises:
         ValueError: there is no such file, or it holds something else.
@@ -29,13 +33,13 @@ def pairs_in(file: str | os.PathLike[str]) -> Iterator[Any]:
     if file.suffix == ".parquet":
         yield from (_preference(row, f"{file}, row {number}") for number, row in parquet_rows(file))
         return
-    first = next((row for _, row in json_lines(file)), {})
+    first = next((row for _, row in stored_rows(file)), {})
     if "chosen_messages" in first:
         yield from _normalized(file)
     elif "prompt" in first:
-        yield from (_preference(row, f"{file}, line {number}") for number, row in json_lines(file))
+        yield from (_preference(row, f"{file}, line {number}") for number, row in stored_rows(file))
     else:
-        yield from load_pairs(file)
+        yield from stored_pairs(file)
 
 
 def _preference(row: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -53,9 +57,9 @@ def _preference(row: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _normalized(file: Path) -> Iterator[NormalizedDPOPair]:
-    for number, row in json_lines(file):
+    for number, row in stored_rows(file):
         missing = [key for key in _NORMALIZED_KEYS if key not in row]
-        missing += [key for key in _NORMALIZED_KEYS[1:4] if not isinstance(row.get(key), list)]
+        missing += [key for key in _NORMALIZED_KEYS[1:4] if not isinstance(row.get(key), list | History)]
         if missing:
             raise ValueError(f"{file}, line {number}: no normalised pair, {missing[0]!r} is missing")
         yield NormalizedDPOPair(**{key: row[key] for key in _NORMALIZED_KEYS}, metadata=row.get("metadata") or {})

@@ -14,6 +14,7 @@ from trainer.run.training_material import json_lines, pair, trace_folder
 from composer_replication._tiny import tiny_tokenizer
 from composer_replication.config.sections import DataSection
 from composer_replication.replaysim.records import NormalizedDPOPair
+from composer_replication.teacher_replay.compact_pairs import compact_lines
 from composer_replication.teacher_replay.pair_files import save_preference
 from composer_replication.trainer.replay.preference_rows import preference_rows
 from composer_replication.trainer.run.training_data import load_training_data, makes_tool_calls
@@ -69,6 +70,29 @@ def test_pairs_in_every_form_that_is_written(tmp_path: Path) -> None:
     rows = preference_rows(tiny_tokenizer("qwen2_5"), data.pairs, max_length=512)
     assert len(rows) == 5
     assert len(load_training_data(DataSection(pairs=files, max_pairs=1)).pairs) == 1
+
+
+def test_pairs_of_compact_files_share_their_messages(tmp_path: Path) -> None:
+    steps: list[Any] = [{"role": "user", "content": f"Step {number}"} for number in range(5)]
+    flat = [{**pair(number), "state_messages": steps[: number + 1]} for number in range(5)]
+    chat = [normalized(state_messages=[dict(step) for step in steps[: number + 1]]) for number in range(5)]
+    for name, rows in (("flat", flat), ("chat", chat)):
+        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(compact_lines(rows)))
+    files = (tmp_path / "flat.jsonl", tmp_path / "chat.jsonl")
+    pairs = load_training_data(DataSection(pairs=files)).pairs
+    assert pairs == [*flat, *(NormalizedDPOPair(**row) for row in chat)]
+    histories = [*(one["state_messages"] for one in pairs[:5]), *(one.state_messages for one in pairs[5:])]
+    assert len({id(message) for history in histories for message in history}) == 2 * 5
+    rendered = preference_rows(tiny_tokenizer("qwen2_5"), pairs, max_length=512)
+    assert rendered == preference_rows(
+        tiny_tokenizer("qwen2_5"), [*flat, *(NormalizedDPOPair(**row) for row in chat)], max_length=512
+    )
+    cut = files[1].read_bytes().rpartition(b'{"pairs"')[0]
+    files[1].write_bytes(cut)
+    with pytest.raises(
+        ValueError, match=r"data.pairs: .*chat.jsonl, line 11: the last line is missing: the file was cut"
+    ):
+        load_training_data(DataSection(pairs=files))
 
 
 def test_prompts_become_messages(tmp_path: Path) -> None:

@@ -1,0 +1,204 @@
+"""Files of pairs in which every message stands once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_replication.teacher_replay.compact_pairs import stored_rows
+from composer_replication.teacher_replay.pair_files import load_pairs, save_compact_pairs, save_pairs
+from composer_replication.teacher_replay.records import DPOPair
+from composer_replication.traces import Source, ToolCall, Trace, Turn
+
+TOOLS = [{"type": "function", "function": {"name": "Bash"}}]
+
+
+def of_states(trace: Trace, **options: Any) -> list[DPOPair]:
+    """A pair at every state of a trace, its history a view as `states` gives it."""
+    return [
+        DPOPair(
+            state_id=state["state_id"],
+            state_messages=state["messages"],
+            chosen=f"better {number}",
+            rejected=state["student_action"],
+            n_teachers_agreeing=2,
+            tools=TOOLS,
+        )
+        for number, state in enumerate(trace.states(**options))
+    ]
+
+
+def session(steps: int, name: str = "t") -> Trace:
+    turns = [Turn("user", f"Task of {name}")]
+    for number in range(steps):
+        turns.append(Turn("assistant", "", tool_calls=[ToolCall(f"c{number}", "Bash", {"command": f"ls {number}"})]))
+        turns.append(Turn("tool", f"result {number} of {name}", tool_call_id=f"c{number}"))
+    return Trace(name, turns, Source("f", "made_up"))
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def plain(pairs: Iterable[Any]) -> list[Any]:
+    return [{**pair, "state_messages": list(pair["state_messages"])} for pair in pairs]
+
+
+def compact(pairs: Iterable[DPOPair], folder: Path) -> Path:
+    path = folder / "compact.jsonl"
+    save_compact_pairs(pairs, path)
+    return path
+
+
+def test_every_message_and_every_set_of_tools_stands_once(tmp_path: Path) -> None:
+    path = compact([*of_states(session(3, "a")), *of_states(session(2, "b"))], tmp_path)
+    of_a, of_b = (
+        list(list(of_states(session(steps, name)))[-1]["state_messages"]) for steps, name in ((3, "a"), (2, "b"))
+    )
+    written = lines(path)
+    assert [line["message"] for line in written if "message" in line] == [*of_a, *of_b]
+    assert [line for line in written if list(line) == ["tools"]] == [{"tools": TOOLS}]
+    assert [line for line in written if list(line) == ["trace"]] == [{"trace": "a"}, {"trace": "b"}]
+    histories = [line["state_messages"] for line in written if "chosen" in line]
+    assert histories == [[[0, 1]], [[0, 3]], [[0, 5]], [[0, 1]], [[0, 3]]]
+    assert written[-1] == {"pairs": 5}
+
+
+def test_both_forms_give_the_same_pairs_in_the_same_order(tmp_path: Path) -> None:
+    pairs = [*of_states(session(4, "a"), system_prompt="Be brief."), *of_states(session(3, "b"))]
+    pairs[2] = {key: value for key, value in pairs[2].items() if key != "tools"}  # type: ignore[assignment]
+    pairs[3]["tools"] = [{"type": "function", "function": {"name": "Read"}}]
+    pairs[4]["state_messages"] = []
+    save_pairs(pairs, tmp_path / "plain.jsonl")
+    assert list(load_pairs(compact(pairs, tmp_path))) == list(load_pairs(tmp_path / "plain.jsonl")) == plain(pairs)
+    # Once through the other form: what is equal is one message, whichever objects it comes as.
+    again = compact(load_pairs(tmp_path / "plain.jsonl"), tmp_path)
+    assert list(load_pairs(again)) == plain(pairs)
+    assert sum("message" in line for line in lines(again)) == 8 + 5
+
+
+def test_a_loaded_pair_survives_json(tmp_path: Path) -> None:
+    (first, *_) = load_pairs(compact(of_states(session(2)), tmp_path))
+    assert json.loads(json.dumps(first))["state_messages"] == [{"role": "user", "content": "Task of t"}]
+
+
+def branched() -> Trace:
+    """A trace that goes back, is compacted, and has a result cleared."""
+    turns = session(4).turns
+    turns += [Turn("assistant", "another way", follows=2), Turn("user", "go on"), Turn("assistant", "so")]
+    turns += [Turn("user", "In short: ...", follows=-1), Turn("assistant", "after the summary")]
+    turns += session(2, "later").turns[1:]
+    turns += [Turn("assistant", "cleared", clears=["c0"]), Turn("user", "then"), Turn("assistant", "last")]
+    return Trace("t", turns, Source("f", "made_up"))
+
+
+@pytest.mark.parametrize("options", [{}, {"system_prompt": "Be brief."}, {"max_history_tokens": 12}])
+def test_ranges_are_right_where_the_context_does_not_simply_grow(options: dict[str, Any], tmp_path: Path) -> None:
+    pairs = of_states(branched(), **options)
+    path = compact(pairs, tmp_path)
+    assert list(load_pairs(path)) == plain(pairs)
+    histories = [line["state_messages"] for line in lines(path) if "chosen" in line]
+    assert max(map(len, histories)) > 1
+    messages = [json.dumps(line["message"]) for line in lines(path) if "message" in line]
+    assert len(set(messages)) == len(messages)
+
+
+def test_readers_share_the_messages(tmp_path: Path) -> None:
+    steps = 60
+    path = compact([*of_states(session(steps, "a"), system_prompt="x"), *of_states(session(steps, "b"))], tmp_path)
+    rows = [row for _, row in stored_rows(path)]
+    objects = {id(message) for row in rows for message in row["state_messages"]}
+    assert len(rows) == 2 * steps
+    assert len(objects) == sum("message" in line for line in lines(path)) == 2 * (1 + 2 * (steps - 1)) + 1
+    assert len({id(row["tools"]) for row in rows}) == 1
+    # And no list of references for each: 120 pairs have three lists between them.
+    assert len({id(row["state_messages"].body[0]) for row in rows}) == 2
+    assert len({id(message) for pair in load_pairs(path) for message in [pair["state_messages"][0]]}) == 2
+
+
+def test_half_a_character_can_be_written(tmp_path: Path) -> None:
+    trace = Trace("t", [Turn("user", "\udc00"), Turn("assistant", "cut \ud83d")], Source("f", "x"))
+    pairs = of_states(trace)
+    assert list(load_pairs(compact(pairs, tmp_path))) == plain(pairs)
+
+
+def test_files_can_be_put_one_after_the_other(tmp_path: Path) -> None:
+    ours, theirs = of_states(session(3, "a")), of_states(session(2, "b"))
+    theirs[0]["tools"] = [{"type": "function", "function": {"name": "Read"}}]
+    save_pairs(theirs, tmp_path / "plain.jsonl")
+    content = compact(ours, tmp_path).read_bytes()
+    both = content + (tmp_path / "plain.jsonl").read_bytes() + compact(theirs, tmp_path).read_bytes() + b"\n" + content
+    (tmp_path / "both.jsonl").write_bytes(both)
+    assert list(load_pairs(tmp_path / "both.jsonl")) == plain([*ours, *theirs, *theirs, *ours])
+
+
+def test_no_pairs_are_a_whole_file(tmp_path: Path) -> None:
+    path = compact([], tmp_path)
+    assert lines(path) == [{"pairs": 0}]
+    assert list(load_pairs(path)) == []
+
+
+def test_a_file_that_was_cut_is_an_error_wherever_the_cut_is(tmp_path: Path) -> None:
+    content = compact(of_states(session(2)), tmp_path).read_bytes()
+    cut = tmp_path / "cut.jsonl"
+    for end in range(1, len(content) - 1):
+        cut.write_bytes(content[:end])
+        with pytest.raises(ValueError, match=r"cut.jsonl, line \d+: ") as raised:
+            list(load_pairs(cut))
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[3].update(state_messages=[[0, 2]]), "line 4: it names messages 0 to 1, and 1 stand above"),
+        (lambda rows: rows[3].update(state_messages=[[0]]), "line 4: 'state_messages' are neither messages nor ranges"),
+        (lambda rows: rows[3].update(state_messages=[[0, True]]), "line 4: 'state_messages' are neither"),
+        (lambda rows: rows[3].update(state_messages=[[1, 0]]), "line 4: 'state_messages' are neither"),
+        (lambda rows: rows[3].update(state_messages=[[-1, 1]]), "line 4: 'state_messages' are neither"),
+        (lambda rows: rows[3].update(tools=1), "line 4: it names tools 1, and 1 stand above"),
+        (lambda rows: rows[3].update(tools=-1), "line 4: it names tools -1, and 1 stand above"),
+        (lambda rows: rows[1].update(message=[]), "line 2: 'message' is no object"),
+        (lambda rows: rows[2].update(tools={}), "line 3: 'tools' is no list"),
+        (lambda rows: rows.pop(3), "line 5: 2 pairs are said to stand above, and there are 1"),
+        (lambda rows: rows.pop(), "line 5: the last line is missing: the file was cut; make it again"),
+        (lambda rows: rows.pop(1), "line 3: it names messages 0 to 0, and 0 stand above"),
+    ],
+)
+def test_damage_is_named_with_its_line(change: Any, message: str, tmp_path: Path) -> None:
+    path = compact(of_states(session(2)), tmp_path)
+    rows = lines(path)
+    assert [next(iter(row)) for row in rows] == [
+        "trace",
+        "message",
+        "tools",
+        "state_id",
+        "message",
+        "message",
+        "state_id",
+        "pairs",
+    ]
+    rows[4:6] = []  # the second pair then names what the first has
+    rows[4]["state_messages"] = [[0, 1]]
+    change(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=f"{path}, {message}"):
+        list(load_pairs(path))
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+    path = compact(of_states(session(2)), tmp_path)
+    before = path.read_bytes()
+
+    def broken() -> Any:
+        yield from of_states(session(1))
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        save_compact_pairs(broken(), path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["compact.jsonl"]
