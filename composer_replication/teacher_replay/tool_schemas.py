@@ -17,6 +17,8 @@ from composer_replication.traces import Message, ToolCall, TraceState, parse_act
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Claude's take no other names of parameters, and refuse a whole request for one that a student made up.
 _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# The description is the mark of a definition that was inferred: it goes wherever the definition goes.
+_INFERRED = "The {} tool of this session."
 _TYPES: dict[type, str] = {
     str: "string",
     bool: "boolean",
@@ -39,7 +41,7 @@ def infer_tools(states: Sequence[TraceState]) -> list[dict[str, Any]]:
             "type": "function",
             "function": {
                 "name": name,
-                "description": f"The {name} tool of this session.",
+                "description": _INFERRED.format(name),
                 "parameters": seen[name].schema(),
             },
         }
@@ -58,6 +60,12 @@ def complete_tools(given: Iterable[Mapping[str, Any]], states: Sequence[TraceSta
         if tool is not None:
             tools.setdefault(tool["function"]["name"], tool)
     return list(tools.values()) or infer_tools(states)
+
+
+def is_inferred(tool: Mapping[str, Any]) -> bool:
+    """Whether a definition, in OpenAI's form, is one of `infer_tools`: what it says of arguments is a guess."""
+    function = tool["function"]
+    return bool(function.get("description") == _INFERRED.format(function["name"]))
 
 
 def is_tool_name(name: str) -> bool:
