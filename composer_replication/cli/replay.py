@@ -87,7 +87,10 @@ def replay(
 
     Keys come from the environment, from --env-file, or from ~/.hermes/.env.
 
-    Exit code 1: a teacher could not be used, or nothing was answered.
+    An answer that was cut, kept back or empty, or that has a call which its tools do not allow, is paid for and has no
+    vote; such answers are counted, with their dollars.
+
+    Exit code 1: a teacher could not be used, nothing was answered, or no answer can be used.
     """
     from composer_replication.teacher_replay.replay import ReplayOptions
     from composer_replication.teacher_replay.replay_folder import ReplayFolder
@@ -146,8 +149,7 @@ def replay(
         show_replay(Console(emoji=False, highlight=False), report, folder.folder, max_usd)
     if report.stopped:
         raise typer.Exit(_INTERRUPTED)
-    answers = figures["calls"] + figures["stored"]
-    if not answers or any(use.left_alone for use in report.teachers.values()):
+    if not report.usable or any(use.left_alone for use in report.teachers.values()):
         raise typer.Exit(1)
 
 

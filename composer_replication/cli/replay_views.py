@@ -43,6 +43,8 @@ def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float
     table = _by_teacher(report.teachers)
     table.add_row("answered", *(f"{use.answered:,}" for use in uses))
     table.add_row("stored answers", *(f"{use.stored:,}" for use in uses))
+    table.add_row("cut at max_output_tokens", *(f"{use.cut:,}" for use in uses))
+    table.add_row("unusable", *(f"{use.unusable:,}" for use in uses))
     table.add_row("not asked: the gate", *(f"{use.gated:,}" for use in uses))
     table.add_row("not asked: the cap", *(f"{use.no_room:,}" for use in uses))
     table.add_row("too long for it", *(f"{use.too_long:,}" for use in uses))
@@ -77,6 +79,16 @@ def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float
             f"than is left of ${cap:,.2f}; raise --max-usd and run again"
         )
     for slug, use in report.teachers.items():
+        if use.cut:
+            console.print(
+                f"[yellow]cut:[/] {escape(slug)}: {use.cut:,} answers ({_dollars(use.cut_cost)}) ended at their limit "
+                "of tokens and are no actions; raise its max_output_tokens and run again"
+            )
+        if use.last_unusable:
+            console.print(
+                f"[yellow]unusable:[/] {escape(slug)}: {use.unusable:,} answers ({_dollars(use.unusable_cost)}); "
+                f"the last time, {escape(use.last_unusable)}"
+            )
         if use.left_alone:
             console.print(f"[red]left alone:[/] {escape(slug)}: {escape(use.left_alone)}")
         elif use.last_error:
@@ -94,6 +106,8 @@ def progress_line(report: ReplayReport, questions: int, left: str) -> str:
     counts = {
         "answered": sum(use.answered for use in uses),
         "stored": sum(use.stored for use in uses),
+        "cut": sum(use.cut for use in uses),
+        "unusable": sum(use.unusable for use in uses),
         "not asked": sum(use.gated + use.no_room for use in uses),
         "too long": sum(use.too_long for use in uses),
         "failed": sum(use.failed for use in uses),

@@ -16,7 +16,7 @@ from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.loose_json import fields, items, known, name_of, text_or_none, time_of
 from composer_replication.ingestion.open_calls import OpenCalls
 from composer_replication.ingestion.rewards import reward_of
-from composer_replication.ingestion.shell_commands import OWN_BLOCK, command_blocks, shell_call
+from composer_replication.ingestion.shell_commands import OWN_BLOCK, command_blocks, protocol_of, shell_call
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.ingestion.token_usage import usage_of
 from composer_replication.traces import ToolCall, Trace, Turn
@@ -76,6 +76,7 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
         "submission": text_or_none(info.get("submission")),
         "model_stats": info.get("model_stats"),
         "trajectory_format": text_or_none(root.get("trajectory_format")),
+        "text_protocol": reader.protocol(),
         **reader.ended,
     }
     if reader.turns:
@@ -99,6 +100,13 @@ class _Reader:
         self._stats = stats
         self._calls = OpenCalls()
         self._derived = False
+        self._has_tool_calls = False
+        self._replies: list[tuple[str, str]] = []
+
+    def protocol(self) -> str | None:
+        """How the replies hold their commands; None if the model had tools."""
+        protocols = ("mswea_bash_command", "single_bash_code_block")
+        return None if self._has_tool_calls else protocol_of(self._replies, protocols)
 
     def add(self, message: dict[str, Any]) -> None:
         role = message.get("role")
@@ -126,8 +134,10 @@ class _Reader:
         turn.usage = usage_of(response.get("usage"))
         turn.timestamp = time_of(extra.get("timestamp"))
         self._derived = not turn.tool_calls
+        self._has_tool_calls |= not self._derived
         if self._derived:
             turn.tool_calls = self._actions(extra, turn.content)
+            self._replies += [(turn.content, call.arguments["command"]) for call in turn.tool_calls]
         self.turns.append(turn)
         self._calls.made(turn)
 

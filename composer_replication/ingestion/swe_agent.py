@@ -16,7 +16,7 @@ from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.loose_json import fields, items, known, name_of, objects, text_or_none
 from composer_replication.ingestion.open_calls import OpenCalls
 from composer_replication.ingestion.rewards import reward_of
-from composer_replication.ingestion.shell_commands import shell_call
+from composer_replication.ingestion.shell_commands import PROTOCOLS, protocol_of, shell_call
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Turn, parse_arguments
 
@@ -80,7 +80,7 @@ def _run(
         reader = _Reader([], stats)
         reader.read_steps(steps)
         if reader.turns:
-            yield describe.trace(trace_id, reader.turns)
+            yield describe.trace(trace_id, reader)
         else:
             stats.skip("run without steps")
     for agent, entries in by_agent.items():
@@ -90,9 +90,9 @@ def _run(
         reader = _Reader(steps if agent == main else [], stats)
         reader.read_history(entries)
         if reader.turns and agent == main:
-            yield describe.trace(trace_id, reader.turns)
+            yield describe.trace(trace_id, reader)
         elif reader.turns:
-            yield describe.trace(f"{trace_id}#{agent}", reader.turns, parent=trace_id)
+            yield describe.trace(f"{trace_id}#{agent}", reader, parent=trace_id)
 
 
 def _objects(value: Any, what: str, stats: IngestionStats) -> list[dict[str, Any]]:
@@ -112,6 +112,8 @@ class _Description:
         config, _ = parse_arguments(run.get("replay_config") or root.get("replay_config"))
         agent = fields(config.get("agent"))
         problem = fields(config.get("problem_statement"))
+        declared = text_or_none(fields(fields(agent.get("tools")).get("parse_function")).get("type"))
+        self._protocols = (declared,) if declared in PROTOCOLS else ("thought_action", "xml_thought_action")
         state, _ = parse_arguments(steps[0].get("state") if steps else None)
         self._version = text_or_none(info.get("swe_agent_version"))
         self._model = text_or_none(fields(agent.get("model")).get("name"))
@@ -127,16 +129,17 @@ class _Description:
             }
         )
 
-    def trace(self, trace_id: str, turns: list[Turn], *, parent: str | None = None) -> Trace:
+    def trace(self, trace_id: str, reader: _Reader, *, parent: str | None = None) -> Trace:
+        protocol = None if reader.has_tool_calls else protocol_of(reader.replies, self._protocols)
         return Trace(
             trace_id=trace_id,
-            turns=turns,
+            turns=reader.turns,
             source=self._log.source(NAME, version=self._version),
             parent=parent,
             model=self._model,
             cwd=self._cwd,
             final_reward=self._reward if parent is None else None,
-            meta=self._meta,
+            meta=known({**self._meta, "text_protocol": protocol}),
         )
 
 
@@ -145,6 +148,8 @@ class _Reader:
 
     def __init__(self, steps: list[dict[str, Any]], stats: IngestionStats) -> None:
         self.turns: list[Turn] = []
+        self.has_tool_calls = False
+        self.replies: list[tuple[str, str]] = []
         self._steps = steps
         self._next_step = 0
         self._without_step = 0
@@ -220,8 +225,10 @@ class _Reader:
             self._stats.skip("exit message")
             return
         self._derived = not turn.tool_calls
+        self.has_tool_calls |= not self._derived
         if self._derived and acts:
             turn.tool_calls = [shell_call(str(action).strip(), f"call_{len(self.turns)}_0")]
+            self.replies.append((turn.content, str(action).strip()))
         if entry.get("is_demo") is True:
             turn.origin, turn.repeats = "demo", True
         turn.clears = self._newly_elided(step)

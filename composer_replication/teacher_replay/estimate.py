@@ -109,7 +109,7 @@ def _add_trace(
     asked = [one for one in teachers if not (options.exclude_same_family and one.slug in related)]
     always = [one.slug for one in cheapest_first(asked)[: _fewest_asked(len(asked), options)]]
     redactor = new_redactor() if options.redact else None
-    writer = PromptWriter(trace.states, complete_tools(trace.tools, trace.states), redactor)
+    writer = PromptWriter(trace.states, complete_tools(trace.tools, trace.states), redactor, trace.protocol)
     before: Prompt | None = None
     unasked = KnownPrompts()
     for state in trace.states:

@@ -29,8 +29,8 @@ class PairReport:
 
     `histogram` counts the states with answers by the teachers behind their leading rival; `ties` are states where
     several rivals have that many, and enough of them; `student_supported`, states where teachers did what the student
-    did and no rival had more. Rows: `unknown_rows` are of states that were not given, `failed_rows` have an error or no
-    action, `repeated_rows` replace an earlier answer of the same teacher.
+    did and no rival had more. Rows: `unknown_rows` are of states that were not given, `failed_rows` have an error, no
+    action or a call that cannot be made, `repeated_rows` replace an earlier answer of the same teacher.
     """
 
     pairs: list[DPOPair] = field(default_factory=list)

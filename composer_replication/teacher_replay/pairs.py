@@ -14,10 +14,11 @@ from typing import Any, Literal, TypeAlias
 from composer_replication.teacher_replay.agreement.comparison import Comparer
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
 from composer_replication.teacher_replay.agreement.votes import Tally, Verdict, check_threshold, decide
+from composer_replication.teacher_replay.answers import CallChecks
 from composer_replication.teacher_replay.gate_settings import GateSettings, PairRule, add_gate, pair_rule
 from composer_replication.teacher_replay.pair_report import PairReport
 from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult, check_state
-from composer_replication.traces import TraceState, without_thinking
+from composer_replication.traces import TraceState, parse_action, without_thinking
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ def extract_dpo_pairs(
     """At most one pair per state, in the order of the states: what teachers agreed on, against what the student did.
 
     The most supported action wins, the earliest teacher's if several are; it is `chosen`, as its teacher wrote it but
-    without thinking. If more teachers did what the student did, there is no pair. Rows with an error do not vote; of
-    several rows of one teacher for one state, the last one without an error does.
+    without thinking. If more teachers did what the student did, there is no pair. Rows with an error, or with a call
+    that cannot be made, do not vote; of several rows of one teacher for one state, the last one that may does.
 
     Args:
         states: the steps of a trace, as `replay_trace` took them.
@@ -47,7 +48,7 @@ def extract_dpo_pairs(
             tool calls, the likeness of free text; needs the extra "replay"), or a `Comparer` of your own. None: as the
             rows were gated, and "exact" if they were not.
         min_margin: by how many teachers the winner must outnumber the next best action, the student's own included.
-        tools: the definitions that the teachers were given, kept in each pair.
+        tools: the definitions that the teachers were given, kept in each pair. Calls must fit them (`CallChecks`).
 
     Raises:
         ValueError: a threshold below 1, a negative margin, an unknown agreement, a state that lacks a key, or a
@@ -93,6 +94,7 @@ def extract_by_rule(
     same = comparer_for(rule.agreement)
     # One object for all pairs: writers tell by it that they have the same.
     definitions = list(tools or ())
+    checks = CallChecks(definitions)
     report = PairReport()
     rows_by_state: dict[str, list[TeacherCallResult]] = defaultdict(list)
     for row in teacher_actions:
@@ -105,7 +107,7 @@ def extract_by_rule(
             raise ValueError(f"state_id {state_id!r} comes twice: each state needs an id of its own")
         seen.add(state_id)
         report.states += 1
-        answers = _answers(rows_by_state.pop(state_id, []), report)
+        answers = _answers(rows_by_state.pop(state_id, []), checks, report)
         if not answers:
             continue
         student = without_thinking(state["student_action"])
@@ -138,14 +140,14 @@ def comparer_for(agreement: Agreement) -> Comparer:
     return agreement
 
 
-def _answers(rows: Sequence[TeacherCallResult], report: PairReport) -> list[tuple[str, str]]:
-    """Each teacher's last answer, in the order in which the teachers come."""
+def _answers(rows: Sequence[TeacherCallResult], checks: CallChecks, report: PairReport) -> list[tuple[str, str]]:
+    """Each teacher's last answer that can be used, in the order in which the teachers come."""
     answers: dict[str, str | None] = {}
     for row in rows:
         teacher, text = row["teacher_slug"], row["response_text"]
         action = without_thinking(text) if text is not None and row["error"] is None else ""
-        if not action.strip():
-            # An answer without an action cannot be trained on either.
+        # An answer without an action cannot be trained on, and one whose call cannot be made must not be.
+        if not action.strip() or checks.problem(parse_action(action)) is not None:
             report.failed_rows += 1
             answers.setdefault(teacher, None)
             continue

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from composer_replication.ingestion.chat_messages import text_of
+from composer_replication.ingestion.shell_commands import with_command
 from composer_replication.teacher_replay.redaction import Redacts
 from composer_replication.traces import Message, TraceState, dump_json, parse_arguments
 
@@ -91,16 +92,23 @@ class Prompt:
 
 class PromptWriter:
     """Makes the prompts of one trace's states. `redactor` is asked once for every message; None sends them as they
-    are, but for arguments of calls that are no JSON object: most endpoints refuse a history that has such a call."""
+    are, but for arguments of calls that are no JSON object: most endpoints refuse a history that has such a call.
+    `protocol` is that of an agent without tool calls: teachers get its texts, as it had them, and no tools."""
 
     def __init__(
-        self, states: Sequence[TraceState], tools: Sequence[dict[str, Any]], redactor: Redacts | None = None
+        self,
+        states: Sequence[TraceState],
+        tools: Sequence[dict[str, Any]],
+        redactor: Redacts | None = None,
+        protocol: str | None = None,
     ) -> None:
         self._redactor = redactor
+        self._protocol = protocol
+        tools = tools if protocol is None else ()
         self._known: dict[int, tuple[Message, Message, bytes]] = {}
         if redactor is not None:
             # What one message gives away as a secret may stand unmarked in an earlier one: hence two passes.
-            first = [(message, _sent(message, redactor.value)) for message in _each_once(states)]
+            first = [(message, _sent(self._shown(message), redactor.value)) for message in _each_once(states)]
             safe_tools = redactor.value_again(redactor.value(list(tools)))
             for message, redacted in first:
                 self._keep(message, _sent(redacted, redactor.value_again))
@@ -141,9 +149,13 @@ class PromptWriter:
         if known is not None:
             return known
         if self._redactor is None:
-            return self._keep(message, _sent(message))
+            return self._keep(message, _sent(self._shown(message)))
         # A sequence that makes its messages anew whenever it is asked for them.
-        return self._keep(message, _sent(_sent(message, self._redactor.value), self._redactor.value_again))
+        redacted = _sent(self._shown(message), self._redactor.value)
+        return self._keep(message, _sent(redacted, self._redactor.value_again))
+
+    def _shown(self, message: Message) -> Message:
+        return message if self._protocol is None else _as_text(message, self._protocol)
 
     def _keep(self, message: Message, sent: Message) -> tuple[Message, Message, bytes]:
         # The message is kept with what was made of it: a new one must not get the place of one that is gone.
@@ -172,6 +184,15 @@ def _each_once(states: Sequence[TraceState]) -> list[Message]:
         for message in state["messages"]:
             unique.setdefault(id(message), message)
     return list(unique.values())
+
+
+def _as_text(message: Message, protocol: str) -> Message:
+    """A message as an agent without tool calls has it: a command is a block in its text, a result a user's message."""
+    text = text_of(message.get("content"))
+    for call in message.get("tool_calls") or ():
+        arguments, _ = parse_arguments((call.get("function") or {}).get("arguments"))
+        text = with_command(text, str(arguments.get("command", "")), protocol)
+    return {"role": "user" if message["role"] == "tool" else message["role"], "content": text}
 
 
 def _sent(message: Message, redact: Callable[[Any], Any] | None = None) -> Message:

@@ -17,6 +17,8 @@ from enum import Enum
 from typing import Any
 
 from composer_replication._keywords import check_keywords, keywords_of
+from composer_replication.ingestion.shell_commands import PROTOCOLS
+from composer_replication.teacher_replay.answers import AnswerReader, Reading
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.families import shared_family
@@ -48,12 +50,14 @@ _TRACES_AT_ONCE = 4
 @dataclass(frozen=True)
 class TraceToReplay:
     """The states of one trace, the tools that its agent had (without any, they are inferred from its calls), and the
-    models that were the student in it, as far as the log knows them."""
+    models that were the student in it, as far as the log knows them. `protocol` says how an agent without tool calls
+    writes its commands (`Trace.meta["text_protocol"]`): its teachers get texts and no tools, and answer in kind."""
 
     trace_id: str
     states: Sequence[TraceState]
     tools: Sequence[dict[str, Any]] = ()
     student_models: Sequence[str] = ()
+    protocol: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ async def replay_trace(
     api_key: str | None = None,
     *,
     tools: Sequence[dict[str, Any]] = (),
+    protocol: str | None = None,
     env_file: str | os.PathLike[str] | None = None,
     on_result: Callable[[TeacherCallResult], None] | None = None,
     **options: Any,
@@ -132,6 +137,7 @@ async def replay_trace(
         max_total_usd: the cap.
         api_key: for OpenRouter; else OPENROUTER_API_KEY from the environment, `env_file` or ~/.hermes/.env.
         tools: the agent's tool definitions; without any, they are inferred from the calls in the trace.
+        protocol: `Trace.meta.get("text_protocol")`: how an agent without tool calls writes its commands.
         env_file: a file of `NAME=value` lines that may hold keys.
         on_result: called with every row as it comes.
         options: see `ReplayOptions`.
@@ -146,7 +152,9 @@ async def replay_trace(
         TypeError: an option that does not exist.
         LedgerError: the ledger cannot be used.
     """
-    trace = TraceToReplay("trace", list(states), tools)
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise ValueError(f"protocol must be one of {', '.join(map(repr, PROTOCOLS))}, not {protocol!r}")
+    trace = TraceToReplay("trace", list(states), tools, protocol=protocol)
     if not trace.states:
         raise ValueError("there are no states: replay needs at least one turn of an assistant")
     for number, state in enumerate(trace.states):
@@ -201,6 +209,7 @@ class _Running:
 
     trace: TraceToReplay
     writer: PromptWriter
+    reader: AnswerReader
     known: dict[str, KnownPrompts] = field(default_factory=dict)
     first: dict[str, asyncio.Event] = field(default_factory=dict)
 
@@ -294,7 +303,9 @@ class Replay:
     async def _trace(self, trace: TraceToReplay) -> list[TeacherCallResult]:
         teachers = self._teachers_for(trace)
         tools = complete_tools(trace.tools, trace.states)
-        running = _Running(trace, PromptWriter(trace.states, tools, new_redactor() if self._options.redact else None))
+        redactor = new_redactor() if self._options.redact else None
+        writer = PromptWriter(trace.states, tools, redactor, trace.protocol)
+        running = _Running(trace, writer, AnswerReader(tools, trace.protocol))
         for teacher in teachers:
             running.known[teacher.slug] = KnownPrompts()
         self.report.traces += 1
@@ -370,13 +381,14 @@ class Replay:
         """A row for a call, or why it was not made."""
         async with self._in_turn(running, teacher):
             called = await self._called(teacher, prompt, running.known[teacher.slug])
-        self.report.count(teacher, called)
+        reading = None if called.answer is None else running.reader.read(called.answer, teacher.max_output_tokens)
+        self.report.count(teacher, called, reading)
         self._watch(teacher, called)
         if called.stopped:
             return _NotAsked.STOPPED
         if called.no_room:
             return _NotAsked.NO_ROOM
-        row = _row(state, teacher, called)
+        row = _row(state, teacher, called, reading)
         if self._gated_by is not None:
             row["gated_by"] = self._gated_by
         if self._on_result is not None:
@@ -421,32 +433,20 @@ class Replay:
             )
 
 
-def _row(state: TraceState, teacher: Teacher, called: Called) -> TeacherCallResult:
+def _row(state: TraceState, teacher: Teacher, called: Called, reading: Reading | None) -> TeacherCallResult:
     answer = called.answer
-    error = called.error
-    if answer is not None:
-        error = _why_unusable(answer.finish, answer.text, teacher)
     return TeacherCallResult(
         state_id=state["state_id"],
         teacher_slug=teacher.slug,
-        response_text=answer.text if answer is not None and error is None else None,
+        response_text=None if reading is None else reading.action,
         latency_s=answer.latency if answer is not None else 0.0,
         prompt_tokens=answer.tokens.prompt if answer is not None else 0,
         completion_tokens=answer.tokens.completion if answer is not None else 0,
         cost_usd=to_usd(answer.cost) if answer is not None else 0.0,
-        error=error,
+        error=called.error if reading is None else reading.problem,
         cached_tokens=answer.tokens.cached if answer is not None else 0,
         stored=called.stored,
     )
-
-
-def _why_unusable(finish: str, text: str, teacher: Teacher) -> str | None:
-    """An answer that was cut or kept back is no action; it is stored, so it is not paid for again."""
-    if finish == "length":
-        return f"the answer was cut at {teacher.max_output_tokens} tokens: raise max_output_tokens"
-    if finish == "content_filter":
-        return "the endpoint's content filter kept the answer back"
-    return None if text.strip() else "the answer is empty"
 
 
 def cheapest_first(teachers: Sequence[Teacher]) -> list[Teacher]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer_replication.teacher_replay.answers import Reading
 from composer_replication.teacher_replay.calls import Called
 from composer_replication.teacher_replay.ledger import Balance
 from composer_replication.teacher_replay.prices import Tokens, to_usd
@@ -20,13 +21,18 @@ BYTES_PER_TOKEN = 4
 class TeacherUse:
     """One teacher's calls. Money in nano-dollars.
 
-    `answered` were asked in this run, `stored` came from the ledger, `gated` and `no_room` were not asked: they could
-    not matter, or there was no money for them. `too_long` are prompts that do not fit the teacher. `uncached_cost` is
-    what the answered calls would have cost without the provider's prompt cache.
+    `calls` were answered in this run. Of their answers and of those in the ledger, `answered` and `stored` can be used,
+    `cut` ended at the limit of tokens, and `unusable` are no action for another reason, `last_unusable` the last time.
+    `gated` and `no_room` were not asked: they could not matter, or there was no money for them. `too_long` are prompts
+    that do not fit the teacher. `uncached_cost` is what the calls would have cost without the provider's prompt cache;
+    `cut_cost` and `unusable_cost` are what such answers cost when they were made.
     """
 
+    calls: int = 0
     answered: int = 0
     stored: int = 0
+    cut: int = 0
+    unusable: int = 0
     failed: int = 0
     gated: int = 0
     no_room: int = 0
@@ -35,6 +41,8 @@ class TeacherUse:
     cost: int = 0
     uncached_cost: int = 0
     stored_cost: int = 0
+    cut_cost: int = 0
+    unusable_cost: int = 0
     gated_cost: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -43,12 +51,17 @@ class TeacherUse:
     left_alone: str | None = None
     last_error: str | None = None
     last_too_long: str | None = None
+    last_unusable: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; money in dollars."""
         return {
             "answered": self.answered,
             "stored": self.stored,
+            "cut": self.cut,
+            "cut_usd": to_usd(self.cut_cost),
+            "unusable": self.unusable,
+            "unusable_usd": to_usd(self.unusable_cost),
             "failed": self.failed,
             "not_asked_by_gate": self.gated,
             "not_asked_for_money": self.no_room,
@@ -62,6 +75,7 @@ class TeacherUse:
             "latency_p95_s": self.latency(0.95),
             "left_alone": self.left_alone,
             "last_error": self.last_error,
+            "last_unusable": self.last_unusable,
         }
 
     def latency(self, quantile: float) -> float | None:
@@ -87,8 +101,8 @@ class ReplayReport:
         """The figures of a teacher."""
         return self.teachers.setdefault(teacher.slug, TeacherUse())
 
-    def count(self, teacher: Teacher, called: Called) -> None:
-        """Count a call, or one that was not made for want of money."""
+    def count(self, teacher: Teacher, called: Called, reading: Reading | None = None) -> None:
+        """Count a call with what its answer is worth, or one that was not made for want of money."""
         use = self.use(teacher)
         use.retries += max(0, called.tries - 1)
         answer = called.answer
@@ -103,10 +117,9 @@ class ReplayReport:
             use.failed += 1
             use.last_error = called.error
         elif called.stored:
-            use.stored += 1
             use.stored_cost += answer.cost
         else:
-            use.answered += 1
+            use.calls += 1
             use.cost += answer.cost
             full = Tokens(answer.tokens.prompt, answer.tokens.completion)
             use.uncached_cost += max(answer.cost, teacher.price.cost(full))
@@ -114,6 +127,18 @@ class ReplayReport:
             use.cached_tokens += answer.tokens.cached
             use.completion_tokens += answer.tokens.completion
             use.latencies.append(answer.latency)
+        if answer is None:
+            return
+        if reading is None or reading.problem is None:
+            use.stored += called.stored
+            use.answered += not called.stored
+        elif reading.is_cut:
+            use.cut += 1
+            use.cut_cost += answer.cost
+        else:
+            use.unusable += 1
+            use.unusable_cost += answer.cost
+            use.last_unusable = reading.problem
 
     def count_gated(self, teacher: Teacher, prompt: Prompt, expected_output_tokens: int) -> None:
         """Count a call that the gate did not make, at the price it would have had without a prompt cache."""
@@ -129,13 +154,20 @@ class ReplayReport:
     @property
     def asked(self) -> int:
         """Questions that were asked in this run; stored answers take no time."""
-        return sum(use.answered + use.failed for use in self.teachers.values())
+        return sum(use.calls + use.failed for use in self.teachers.values())
+
+    @property
+    def usable(self) -> int:
+        """Answers that are an action, those of the ledger included."""
+        return sum(use.answered + use.stored for use in self.teachers.values())
 
     @property
     def settled(self) -> int:
         """Questions (a state for a teacher) that are answered, have failed, or will not be asked."""
-        uses = self.teachers.values()
-        return sum(use.answered + use.stored + use.failed + use.gated + use.no_room + use.too_long for use in uses)
+        return self.usable + sum(
+            use.cut + use.unusable + use.failed + use.gated + use.no_room + use.too_long
+            for use in self.teachers.values()
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; money in dollars. What the prompt cache and the gate saved is an estimate."""
@@ -144,8 +176,12 @@ class ReplayReport:
         return {
             "traces": self.traces,
             "states": self.states,
-            "calls": sum(use.answered for use in uses),
+            "calls": sum(use.calls for use in uses),
             "stored": sum(use.stored for use in uses),
+            "cut": sum(use.cut for use in uses),
+            "cut_usd": to_usd(sum(use.cut_cost for use in uses)),
+            "unusable": sum(use.unusable for use in uses),
+            "unusable_usd": to_usd(sum(use.unusable_cost for use in uses)),
             "failed": sum(use.failed for use in uses),
             "not_asked_by_gate": sum(use.gated for use in uses),
             "not_asked_for_money": sum(use.no_room for use in uses),

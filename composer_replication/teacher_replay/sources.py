@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 
 from composer_replication.ingestion import SYSTEM_PROMPT
 from composer_replication.ingestion.loose_json import objects
+from composer_replication.ingestion.shell_commands import PROTOCOLS
 from composer_replication.ingestion.store import load_traces
 from composer_replication.teacher_replay.records import check_state
 from composer_replication.teacher_replay.replay import TraceToReplay
@@ -45,7 +46,7 @@ def traces_to_replay(path: str | os.PathLike[str], options: StateOptions | None 
         if left is not None and len(trace.states) > left:
             # With the tools of the whole trace: when more of it is replayed, these states are not asked again.
             tools = complete_tools(trace.tools, trace.states)
-            trace = TraceToReplay(trace.trace_id, trace.states[:left], tools, trace.student_models)
+            trace = replace(trace, states=trace.states[:left], tools=tools)
         if trace.states:
             yield trace
         if left is not None:
@@ -59,7 +60,9 @@ def trace_to_replay(trace: Trace, options: StateOptions) -> TraceToReplay:
     states = list(trace.states(system_prompt=options.system_prompt, max_history_tokens=options.max_history_tokens))
     named = [trace.model, *(turn.model for turn in trace.turns if turn.role == "assistant")]
     models = tuple(dict.fromkeys(name for name in named if name))
-    return TraceToReplay(trace.trace_id, states, offered_tools(trace), models)
+    protocol = trace.meta.get("text_protocol")
+    known = protocol if protocol in PROTOCOLS else None
+    return TraceToReplay(trace.trace_id, states, offered_tools(trace), models, known)
 
 
 def _from_folder(folder: Path, options: StateOptions) -> Iterator[TraceToReplay]:

@@ -19,6 +19,8 @@ from composer_replication.traces import Message, ToolCall, Trace, TraceState, pa
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Claude's take no other names of parameters, and refuse a whole request for one that a student made up.
 _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# The description is the mark of a definition that was inferred: it goes wherever the definition goes.
+_INFERRED = "The {} tool of this session."
 _TYPES: dict[type, str] = {
     str: "string",
     bool: "boolean",
@@ -86,13 +88,19 @@ def complete_tools(given: Iterable[Mapping[str, Any]], states: Sequence[TraceSta
     return list(tools.values()) or infer_tools(states)
 
 
+def is_inferred(tool: Mapping[str, Any]) -> bool:
+    """Whether a definition, in OpenAI's form, is one of `infer_tools`: what it says of arguments is a guess."""
+    function = tool["function"]
+    return bool(function.get("description") == _INFERRED.format(function["name"]))
+
+
 def is_tool_name(name: str) -> bool:
     """Whether an endpoint takes this name for a function."""
     return _TOOL_NAME.fullmatch(name) is not None
 
 
 def _definition(name: str, parameters: dict[str, Any], description: str | None = None) -> dict[str, Any]:
-    described = description or f"The {name} tool of this session."
+    described = description or _INFERRED.format(name)
     return {"type": "function", "function": {"name": name, "description": described, "parameters": parameters}}
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ingestion.sessions_on_disk import names, session, write
 from processes import start
-from teacher_replay.loopback_teacher import Asked, LoopbackTeachers, Refusal, Said, states_of
+from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, states_of
 
 from composer_replication.cli import app as cli
 from composer_replication.ingestion.pipeline import ingest_logs
@@ -149,6 +149,7 @@ def test_the_json_has_these_figures(
 ) -> None:
     figures = figures_of(capsys, traces, "-o", tmp_path / "out", "--teachers", teachers, "--gate", "none")
     assert set(figures) == {
+        *("cut", "cut_usd", "unusable", "unusable_usd"),
         *("traces", "states", "calls", "stored", "failed", "not_asked_by_gate", "not_asked_for_money", "spent_usd"),
         *("saved_by_ledger_usd", "saved_by_prompt_cache_usd", "saved_by_gate_usd", "budget", "same_family"),
         *("excluded", "stopped", "teachers", "too_long"),
@@ -158,7 +159,7 @@ def test_the_json_has_these_figures(
     assert set(figures["teachers"]["one"]) == {
         *("answered", "stored", "failed", "not_asked_by_gate", "not_asked_for_money", "retries", "spent_usd"),
         *("prompt_tokens", "cached_tokens", "completion_tokens", "latency_p50_s", "latency_p95_s", "left_alone"),
-        *("last_error", "too_long"),
+        *("cut", "cut_usd", "unusable", "unusable_usd", "last_error", "last_unusable", "too_long"),
     }
     assert (figures["traces"], figures["states"], figures["stopped"]) == (2, 5, False)
 
@@ -263,6 +264,35 @@ def test_teachers_that_fail_are_named_and_the_exit_code_is_1(
     # A run without a single answer is one.
     none = teachers_file(tmp_path, server.spec("c"))
     assert run(capsys, states, "-o", tmp_path / "other", "--teachers", none, "--gate", "none")[0] == 1
+
+
+def test_answers_that_cannot_be_used_are_said_with_their_dollars_and_the_exit_code_is_1(
+    server: LoopbackTeachers, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.cli.replay.SECONDS_BETWEEN_LINES", 0.0)
+    broken = {"id": "c", "type": "function", "function": {"name": "[f]", "arguments": "{"}}
+    said: dict[str, Said] = {
+        "[a]": Cut("half", "length"),
+        "b": {"content": "", "tool_calls": [broken]},
+        "c": "an answer",
+    }
+    server.answer = lambda asked: said[asked.model]
+    states = states_file(tmp_path / "states.jsonl", 3)
+    specs = [server.spec(slug, **PRICES) for slug in said]
+    given = [states, "-o", tmp_path / "out", "--gate", "none", "--teachers"]
+    for times in (1, 2):  # stored answers are no better
+        code, shown, errors = run(capsys, *given, teachers_file(tmp_path, *specs[:2]))
+        assert code == 1
+        assert re.search(
+            r"cut: \[a\]: 3 answers \(\$0\.0\d+\) ended at their limit of tokens.*raise its max_output_tokens", shown
+        )
+        assert re.search(r"unusable: b: 3 answers \(\$0\.0\d+\); the last time, .*call of \[f\] has arguments", shown)
+        assert errors.splitlines()[-1].startswith("6 of 6 questions | 3 cut, 3 unusable | $0.")
+        assert len(server.asked) == 6, times
+    code, shown, _ = run(capsys, *given, teachers_file(tmp_path, *specs))
+    assert code == 0
+    figures = json.loads((tmp_path / "out" / "replay.json").read_text())["report"]
+    assert (figures["calls"], figures["stored"], figures["cut"], figures["unusable"]) == (3, 0, 3, 3)
 
 
 def test_the_students_family_can_be_left_out(

@@ -254,6 +254,19 @@ def test_a_refused_reply_that_is_already_there_is_not_repeated(tmp_path: Path) -
     ]
 
 
+def test_the_protocol_of_replies_without_tool_calls(tmp_path: Path) -> None:
+    def protocol(*messages: dict[str, Any]) -> str | None:
+        return read_messages(tmp_path, *messages)[0].meta.get("text_protocol")
+
+    own, bash = say("assistant", "```mswea_bash_command\nls\n```"), say("assistant", "```bash\nls\n```")
+    call = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+    assert protocol(own) == "mswea_bash_command"
+    assert protocol(bash, say("user", "<returncode>0</returncode>")) == "single_bash_code_block"
+    assert protocol(say("assistant", "```bash\nls\n```", actions=[{"command": "pwd"}])) is None
+    assert protocol(say("assistant", "words")) is None
+    assert protocol(bash, {**bash, "tool_calls": [call]}) is None
+
+
 def test_the_responses_api(tmp_path: Path) -> None:
     response = {
         "object": "response",

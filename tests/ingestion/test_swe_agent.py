@@ -131,6 +131,21 @@ def test_text_actions_become_calls_with_the_next_message_as_result(tmp_path: Pat
     ]  # fmt: skip
 
 
+def test_the_protocol_of_text_actions(tmp_path: Path) -> None:
+    def protocol(*replies: tuple[str, str], parser: str | None = None) -> str | None:
+        config = json.dumps({"agent": {"tools": {"parse_function": {"type": parser}}}})
+        history = [entry("assistant", text, action=action) for text, action in replies]
+        return read_history(tmp_path, *history, replay_config=config)[0].meta.get("text_protocol")
+
+    assert protocol(("a\n```\nls\n```", "ls\n")) == "thought_action"
+    assert protocol(("a\n```bash\nls\n```", "ls")) == "thought_action"
+    assert protocol(("a\n```bash\nls\n```", "ls"), parser="single_bash_code_block") == "single_bash_code_block"
+    assert protocol(("a\n<command>\nls\n</command>", "ls")) == "xml_thought_action"
+    assert protocol(("ls", "ls"), parser="action_only") is None
+    (trace,), _ = read_path(swe_agent, FILE)
+    assert "text_protocol" not in trace.meta
+
+
 def test_demonstrations_are_context_and_no_states(tmp_path: Path) -> None:
     trace, _ = read_history(
         tmp_path,

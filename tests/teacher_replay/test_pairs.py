@@ -87,6 +87,14 @@ def test_failed_rows_do_not_vote() -> None:
     assert (report.pairs, report.failed_rows, report.states_with_answers) == ([], 3, 1)
 
 
+def test_a_call_that_cannot_be_made_does_not_vote() -> None:
+    broken, unfit = '[TOOL_USE] name=Read input={"file_path": "a', '[TOOL_USE] name=Read input={"path": "a"}'
+    tool = {"name": "Read", "input_schema": {"type": "object", "required": ["file_path"]}}
+    for action, tools, pairs in ((broken, None, 0), (unfit, None, 1), (unfit, [tool], 0), (broken, [tool], 0)):
+        report = extract_pairs_with_report([state("s")], [row("s", "a", action), row("s", "b", action)], tools=tools)
+        assert (report.pair_count, report.failed_rows) == (pairs, 0 if pairs else 2)
+
+
 def test_a_teacher_votes_once_with_its_last_answer() -> None:
     answers = [row("s", "one", "x"), row("s", "two", "y"), row("s", "one", "y"), row("s", "one", None, "timeout")]
     report = extract_pairs_with_report([state("s")], answers)

@@ -546,6 +546,50 @@ def test_an_answer_that_is_no_action_is_an_error_and_not_paid_again(
     assert len(server.asked) == 2
 
 
+def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: LoopbackTeachers, tmp_path: Path) -> None:
+    tool = {"name": "Read", "input_schema": {"type": "object", "required": ["file_path"]}}
+    call = ToolCall("c", "Read", {"path": "a"}).message()
+    said: dict[str, Said] = {
+        "question 0": "fine",
+        "question 1": {"content": None, "tool_calls": [call]},
+        "question 2": Cut("half", "max_tokens"),
+    }
+    server.answer = lambda asked: said.get(asked.text, Cut("half", "length"))
+    specs = [server.spec(slug, **PRICES, max_output_tokens=64) for slug in "abc"]
+    options: dict[str, Any] = {"ledger": tmp_path / "ledger.sqlite", "max_total_usd": 1.0}
+    traces = [TraceToReplay("t", numbered(5), [tool])]
+    rows: list[TeacherCallResult] = []
+    for stored in (False, True):
+        report = report_of(traces, specs, **options)
+        use, figures = report.teachers["a"], report.as_dict()
+        assert (use.cut, use.unusable, use.failed) == (3, 1, 0)
+        assert (use.answered, use.stored, use.calls) == ((0, 1, 0) if stored else (1, 0, 5))
+        assert (figures["calls"], figures["cut"], figures["unusable"]) == (0 if stored else 15, 9, 3)
+        rows = replayed(traces[0].states, specs, tools=[tool], **options)
+        of_a = [row for row in rows if row["teacher_slug"] == "a"]
+        assert figures["teachers"]["a"]["cut_usd"] == pytest.approx(sum(row["cost_usd"] for row in of_a[2:]))
+        assert figures["teachers"]["a"]["unusable_usd"] == pytest.approx(of_a[1]["cost_usd"])
+        assert figures["cut_usd"] == pytest.approx(3 * figures["teachers"]["a"]["cut_usd"])
+        assert figures["unusable_usd"] == pytest.approx(3 * figures["teachers"]["a"]["unusable_usd"])
+        assert use.last_unusable == (
+            "the answer's call of Read does not fit the tool: 'file_path' is a required property"
+        )
+        assert report.settled == 15
+    assert [row["state_id"] for row in rows if row["error"] is None] == ["t::0000"] * 3
+
+
+def test_a_gate_asks_on_for_an_answer_that_cannot_be_used(server: LoopbackTeachers) -> None:
+    tool = {"name": "Read", "input_schema": {"type": "object", "required": ["file_path"]}}
+    call = ToolCall("c", "Read", {"path": "a"}).message()
+    server.answer = lambda asked: {"content": None, "tool_calls": [call]} if asked.model == "a" else "fine"
+    specs = [server.spec(slug, input_per_mtok=price, output_per_mtok=1) for price, slug in enumerate("abcd")]
+    trace = TraceToReplay("t", numbered(1, student="s"), [tool])
+    uses = report_of([trace], specs, gate="sequential", max_total_usd=1.0).teachers
+    assert [(uses[slug].unusable, uses[slug].answered, uses[slug].gated) for slug in "abcd"] == [
+        (1, 0, 0), (0, 1, 0), (0, 1, 0), (0, 0, 1),
+    ]  # fmt: skip
+
+
 def test_the_figures_add_up(server: LoopbackTeachers, tmp_path: Path) -> None:
     server.answer = lambda asked: Refusal(400) if (asked.model, asked.text) == ("b", "question 1") else "x y z"
     specs = [server.spec("a", **PRICES), server.spec("b", **PRICES)]

@@ -26,8 +26,9 @@ class Deed:
     otherwise; `is_query` says that words have no order, `path` is the file that code belongs to. `edit` is set for a
     change of a file. `reads` says that nothing is changed; `touches` are the paths that are read or changed, None if
     that may be anything. `ending` tells whether the text that is written ends its last line ("": not known). `joint`
-    is how it follows what may fail before it ("&&", ";"; "": by a call of its own, or nothing may). `is_at_stake` says
-    that it destroys or publishes, so where it is done must not be guessed.
+    is how it follows what may fail before it ("&&", ";"; "": by a call of its own, or nothing may). `limit` is the time
+    it may take, as a precaution ("": none). `is_at_stake` says that it destroys or publishes, so where it is done must
+    not be guessed.
     """
 
     local: Form
@@ -43,6 +44,7 @@ class Deed:
     touches: frozenset[str] | None = None
     ending: str = ""
     joint: str = ""
+    limit: str = ""
     is_at_stake: bool = False
 
 
@@ -55,7 +57,7 @@ def same_deed(first: Deed, second: Deed) -> float | None:
     """How alike two deeds are that are the same (1.0, or the likeness of their texts); None if they are not."""
     if not _same_form(first, second) or len(first.prose) != len(second.prose) or len(first.code) != len(second.code):
         return None
-    if _differ(first.ending, second.ending) or _differ(first.joint, second.joint):
+    if any(_differ(getattr(first, name), getattr(second, name)) for name in ("ending", "joint", "limit")):
         return None
     if first.edit is not None and second.edit is not None and not same_edit(first.edit, second.edit, first.path):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from composer_replication.teacher_replay.agreement.code import same_comments, wi
 
 _MOST_LINES = 5_000
 _MOST_PLACES = 50
+_WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ def same_edit(first: Edit, second: Edit, path: str = "") -> bool:
 
 
 def _same_effect(first: Edit, second: Edit) -> bool:
-    return _same_change(first, second) or _contains(first, second) or _contains(second, first)
+    is_equal = (first.old, first.new) == (second.old, second.new)
+    return is_equal or _contains(first, second) or _contains(second, first) or _overlap(first, second)
 
 
 def _without_end(edit: Edit) -> Edit:
@@ -109,10 +112,19 @@ def _names_place_in(header: str, text: str) -> bool:
     return all(line.strip() in text for line in header.split("\n"))
 
 
-def _same_change(first: Edit, second: Edit) -> bool:
+def _overlap(first: Edit, second: Edit) -> bool:
+    """Whether two edits make one change, one with more above it and the other with more below it, around a line that
+    both have: without one, these may be two places."""
     before, *change, after = _trimmed(first)
     other_before, *other_change, other_after = _trimmed(second)
-    return change == other_change and _ends_alike(before, other_before) and _begins_alike(after, other_after)
+    if change != other_change or not _ends_alike(before, other_before) or not _begins_alike(after, other_after):
+        return False
+    above, more_above = sorted((before, other_before), key=len)
+    below, more_below = sorted((after, other_after), key=len)
+    shared = f"{above}{change[0]}{below}"
+    begins_line = more_above.removesuffix(above).endswith("\n")
+    ends_line = shared.endswith("\n") or more_below[len(below) :].startswith("\n")
+    return begins_line and ends_line and _WORD.search(shared) is not None
 
 
 def _trimmed(edit: Edit) -> tuple[str, str, str, str]:

@@ -30,6 +30,8 @@ SAME = {
         Edit("def f():", 'def f():\n    """The total price is returned."""'),
     ),
     "blanks at the end of a line": (Edit("a\nb", "a  \nc"), Edit("a\nb", "a\nc")),
+    "a line put in, with more above or more below": (Edit("x\na\nb", "x\na\nX\nb"), Edit("a\nb\ny", "a\nX\nb\ny")),
+    "a comment becomes code": (Edit("# close the idle links", "f()"), Edit("# close idle links", "f()")),
     "every line, or one": (Edit("gcc", "clang", in_each_line=True), Edit("CC = gcc", "CC = clang")),
 }
 DIFFERENT = {
@@ -50,6 +52,17 @@ DIFFERENT = {
     "another indent": (Edit("x", "  x"), Edit("x", "    x")),
     "a comment or none": (Edit("x", "x  # note"), Edit("x", "x ")),
     "replaced or added": (Edit("@a\ndef f", "@b\ndef f"), Edit("@a\ndef f", "@a\n@b\ndef f")),
+    "put in before and after a line": (
+        Edit("def f():\n", "x = 1\ndef f():\n"),
+        Edit("def f():\n", "def f():\nx = 1\n"),
+    ),
+    "put in after one line and before another": (Edit("a\n", "a\nX\n"), Edit("b\n", "X\nb\n")),
+    "put in beside blank lines": (Edit("a\n\n", "a\n\nX\n"), Edit("\n\nb", "\n\nX\nb")),
+    "put in anywhere": (Edit("", "X\n"), Edit("b\n", "X\nb\n")),
+    "taken out after one line and before another": (Edit("a\n}\n", "a\n"), Edit("}\nb\n", "b\n")),
+    "parts of a line that may be two": (Edit("a = 2", "a = 3"), Edit("2)", "3)")),
+    "the end of a line, and a line": (Edit("a = 2", "a = 3"), Edit("2\nb", "3\nb")),
+    "a line, and the beginning of one": (Edit("x\na", "x\nb"), Edit("a)", "b)")),
     "another comment": (Edit("x", "x  # 3 tries"), Edit("x", "x  # 5 tries")),
 }
 

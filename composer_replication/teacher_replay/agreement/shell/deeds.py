@@ -50,12 +50,12 @@ def line_edit(start: int, stop: int, text: str) -> Deed:
 def _step_deeds(step: Step) -> Iterator[Deed]:
     if step.raw is not None:
         form = ("raw", step.in_background, step.raw)
-        yield Deed(form, form, step.directory)
+        yield Deed(form, form, step.directory, limit=step.limit)
         return
     known = [] if step.in_background else list(_known_deeds(step))
     is_at_stake = any(map(destroys_or_publishes, step.stages))
     for one in known or [_pipeline_deed(step)]:
-        yield replace(one, joint=step.joint, is_at_stake=is_at_stake)
+        yield replace(one, joint=step.joint, limit=step.limit, is_at_stake=is_at_stake)
 
 
 def _pipeline_deed(step: Step) -> Deed:

@@ -23,6 +23,10 @@ _SHOWN_VARIABLES = (
     "NO_COLOR=", "FORCE_COLOR=0", "PAGER=cat", "GIT_PAGER=", "TERM=dumb", "PYTHONUNBUFFERED=", "CLICOLOR=",
 )  # fmt: skip
 _IN_ENVIRONMENT = re.compile(r"(?P<folder>(?:.*/)?\.?v?env)/bin/(?P<name>[\w.-]+)")
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+# Whoever gives a command less than this expects it to run on: it is a server, or waits for something.
+_SHORTEST_PRECAUTION = 30
 _HERE = re.compile(rf"^{ACTIVE}\$\{{PWD\}}/")
 # Brackets that belong to a name: the extras of a package, the parameters of a test.
 _BRACKETED_NAME = re.compile(rf"[\w./-]*{ACTIVE}\[[\w,-]+\](?:[=<>~!].*)?|[^{ACTIVE}]*::.*")
@@ -31,10 +35,12 @@ _BRACKETED_NAME = re.compile(rf"[\w./-]*{ACTIVE}\[[\w,-]+\](?:[=<>~!].*)?|[^{ACT
 @dataclass
 class Simple:
     """The parts of a simple command; `document` is the text of its here-document, beginning with `ACTIVE` if the shell
-    fills something in."""
+    fills something in. `limit` is the time it may take, if that is no more than a precaution; a time that is meant to
+    run out stands among the variables."""
 
     words: list[str] = field(default_factory=list)
     variables: list[str] = field(default_factory=list)
+    limit: str = ""
     redirects: tuple[tuple[str, str], ...] = ()
     document: str | None = None
 
@@ -117,7 +123,9 @@ def _unwrap(found: Simple) -> None:
             while rest and ASSIGNMENT.match(rest[0]):
                 found.variables.append(rest.pop(0))
         elif name in ("timeout", "gtimeout"):
-            rest = _behind_options(rest, valued=("-k", "-s", "--signal", "--kill-after"))[1:]
+            given, (time, *rest) = rest, _behind_options(rest, valued=("-k", "-s", "--signal", "--kill-after")) or [""]
+            if rest:
+                _limit(found, time, given[: len(given) - len(rest) - 1])
         elif name == "nice":
             rest = _behind_options(rest, valued=("-n",))
         elif name == "stdbuf":
@@ -128,6 +136,16 @@ def _unwrap(found: Simple) -> None:
         if not rest:
             return
         found.words = rest
+
+
+def _limit(found: Simple, time: str, options: list[str]) -> None:
+    parts = _DURATION.fullmatch(time)
+    seconds = float(parts[1]) * _SECONDS[parts[2]] if parts else None
+    limit = " ".join([*options, time if seconds is None else f"{seconds:g}"])
+    if seconds is None or 0 < seconds < _SHORTEST_PRECAUTION:
+        found.variables.append(f"timeout {limit}")
+    elif seconds:
+        found.limit = limit
 
 
 def _behind_options(words: list[str], valued: Sequence[str]) -> list[str]:

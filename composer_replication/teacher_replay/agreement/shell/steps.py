@@ -54,7 +54,8 @@ _OWN_DIRECTORY = {"git": "-C", "make": "-C", "npm": "--prefix", "yarn": "--cwd",
 class Step:
     """A pipeline. `directory` is None if nothing says where it runs; `documents` are the here-documents of its stages,
     by stage; `raw` is set instead of stages for what is not a plain pipeline (loops, conditions, alternatives). `joint`
-    is "&&" if it runs only where a step before it succeeded that might have failed, ";" if it runs in any case."""
+    is "&&" if it runs only where a step before it succeeded that might have failed, ";" if it runs in any case. `limit`
+    is the time it may take, as a precaution."""
 
     stages: tuple[Line, ...] = ()
     directory: str | None = None
@@ -62,6 +63,7 @@ class Step:
     in_background: bool = False
     raw: Form | None = None
     joint: str = ""
+    limit: str = ""
 
 
 @dataclass
@@ -136,7 +138,9 @@ def _plain_pipeline(tokens: list[Token], around: _Surroundings, depth: int) -> I
             return
         if (script := script_of(first.words)) is not None and not first.redirects:
             inner = _Surroundings(around.directory, [*around.variables, *first.variables])
-            yield from _steps(shell_tokens(script), inner, depth + 1)
+            for step in _steps(shell_tokens(script), inner, depth + 1):
+                raw = None if step.raw is None else (*first.variables, *step.raw)
+                yield replace(step, raw=raw, limit=step.limit or first.limit)
             return
         if _changes_surroundings(first.words, around):
             return
@@ -154,7 +158,8 @@ def _plain_pipeline(tokens: list[Token], around: _Surroundings, depth: int) -> I
     if own is not None and len(stages) == 1 and (moved := stages[0].option(own)) is not None:
         directory = seen_from(directory, moved)
         stages[0] = stages[0].without(own)
-    yield Step(tuple(stages), directory, tuple(command.document for command in commands))
+    limit = "|".join(command.limit for command in commands).rstrip("|")
+    yield Step(tuple(stages), directory, tuple(command.document for command in commands), limit=limit)
 
 
 def _is_data(stage: Line, following: Sequence[Line]) -> bool:

@@ -1,0 +1,120 @@
+"""What a teacher's answer is worth: the action that it is, or why it is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from composer_replication._optional import require
+from composer_replication.ingestion.shell_commands import SHELL_TOOL, commands_in, shell_call, with_command
+from composer_replication.teacher_replay.ledger import Answer
+from composer_replication.teacher_replay.tool_schemas import complete_tools, is_inferred
+from composer_replication.traces import ToolCall, Turn, parse_action, render_action
+
+# As providers spell it, in lower case.
+_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+_KEPT_BACK = frozenset({"content_filter", "content_filtered", "safety"})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An answer as an action (`render_action`), or the `problem` with it; `is_cut`: it ended at its limit of tokens."""
+
+    action: str | None = None
+    problem: str | None = None
+    is_cut: bool = False
+
+
+class AnswerReader:
+    """Reads the answers to the questions of one trace.
+
+    Args:
+        tools: the definitions that the teachers were offered.
+        protocol: how an agent without tool calls writes its commands (`shell_commands.PROTOCOLS`). A command that is
+            written so becomes the call that the log's reader made of the student's.
+    """
+
+    def __init__(self, tools: Sequence[dict[str, Any]], protocol: str | None = None) -> None:
+        self._protocol = protocol
+        self._checks = CallChecks([SHELL_TOOL] if protocol is not None else tools)
+
+    def read(self, answer: Answer, max_output_tokens: int) -> Reading:
+        """An answer that was cut or kept back is no action; it is stored, so it is not paid for again."""
+        finish = answer.finish.lower()
+        if finish in _CUT:
+            return Reading(
+                problem=f"the answer was cut at {max_output_tokens} tokens: raise max_output_tokens", is_cut=True
+            )
+        if finish in _KEPT_BACK:
+            return Reading(problem="the endpoint's content filter kept the answer back")
+        if not answer.text.strip():
+            return Reading(problem="the answer is empty")
+        turn = parse_action(answer.text)
+        if (problem := self._checks.problem(turn)) is not None:
+            return Reading(problem=problem)
+        return Reading(answer.text) if self._protocol is None else _as_call(turn, self._protocol)
+
+
+def _as_call(turn: Turn, protocol: str) -> Reading:
+    """A turn with its command as a text and as a call, whichever of them it has."""
+    commands = [call.arguments["command"] for call in turn.tool_calls] or commands_in(turn.content, protocol)
+    if len(commands) != 1:
+        found = f"{len(commands)} commands where the prompt asks for one"
+        return Reading(
+            problem=f"the answer has {found if commands else 'no command in the form that the prompt asks for'}"
+        )
+    turn.content = with_command(turn.content, commands[0], protocol)
+    turn.tool_calls = [shell_call(commands[0], "call_0")]
+    return Reading(render_action(turn))
+
+
+class CallChecks:
+    """Whether calls can be made: their arguments are a JSON object, their tools were offered, and they fit the schemas.
+
+    An inferred definition is checked for its name alone. Without tools, nothing is known about names.
+
+    Raises:
+        MissingExtraError: there are schemas, and the extra "replay" is not installed.
+    """
+
+    def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
+        self._validators: dict[str, Any] = {}
+        for tool in complete_tools(tools, ()):
+            function = tool["function"]
+            self._validators[function["name"]] = None if is_inferred(tool) else _validator(function["parameters"])
+
+    def problem(self, turn: Turn) -> str | None:
+        """Why the first of a turn's calls that cannot be made cannot be made; None if all can."""
+        return next((problem for call in turn.tool_calls if (problem := self._of_call(call)) is not None), None)
+
+    def _of_call(self, call: ToolCall) -> str | None:
+        if call.raw_arguments is not None:
+            return f"the answer's call of {call.name} has arguments that are no JSON object"
+        if self._validators and call.name not in self._validators:
+            return f"the answer calls {call.name}, which is none of the tools that were offered"
+        validator = self._validators.get(call.name)
+        misfit = None if validator is None else _misfit(validator, call.arguments)
+        return None if misfit is None else f"the answer's call of {call.name} does not fit the tool: {misfit}"
+
+
+def _validator(schema: dict[str, Any]) -> Any:
+    jsonschema = require("jsonschema", "replay")
+    referencing = require("referencing", "replay")
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    # A registry of its own: without one, a schema that is elsewhere would be fetched.
+    return kind(schema, registry=referencing.Registry())
+
+
+def _misfit(validator: Any, arguments: dict[str, Any]) -> str | None:
+    """Where arguments break a schema, without their values; None if they fit, or if the schema itself is broken."""
+    try:
+        error = next(validator.iter_errors(arguments), None)
+    except Exception:  # noqa: BLE001 - a schema that is none fails in as many ways as there are keywords
+        return None
+    if error is None:
+        return None
+    place = ".".join(str(key) for key in error.absolute_path)
+    if error.validator == "required":
+        return f"{place}: {error.message}" if place else str(error.message)
+    return f"{place or 'its arguments'} ({error.validator})"
