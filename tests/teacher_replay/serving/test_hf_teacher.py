@@ -19,7 +19,8 @@ from transformers import AutoTokenizer
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
 from composer_replication.teacher_replay.serving import HuggingFaceTeacher, LocalTeachers, Question
-from composer_replication.teacher_replay.serving.hf_model import _GumbelNoise, _sampling, choose_device
+from composer_replication.teacher_replay.serving.decoding import GumbelNoise, sampling_of
+from composer_replication.teacher_replay.serving.hf_model import choose_device
 
 TOOL = {
     "type": "function",
@@ -144,7 +145,7 @@ def test_sampling_follows_the_seed_and_leaves_the_global_random_state_alone() ->
 
 def test_a_draw_has_the_probabilities_of_the_softmax() -> None:
     scores_NV = torch.tensor([2.0, 1.0, 0.0, -torch.inf]).expand(20_000, 4)
-    noise = _GumbelNoise(torch.Generator().manual_seed(0))
+    noise = GumbelNoise(torch.Generator().manual_seed(0))
     drawn = noise(torch.zeros(1, 1), scores_NV).argmax(-1)
     frequencies = torch.bincount(drawn, minlength=4) / 20_000
     assert torch.allclose(frequencies, scores_NV[0].softmax(-1), atol=0.01)
@@ -154,16 +155,16 @@ def test_what_the_client_leaves_open_comes_from_the_models_own_settings() -> Non
     config = tiny_model("qwen2", vocab_size=640).generation_config
 
     def names(**given: Any) -> list[str]:
-        return [type(one).__name__ for one in _sampling(config, Question(USER, **given), torch.device("cpu"))]
+        return [type(one).__name__ for one in sampling_of(config, Question(USER, **given), torch.device("cpu"))]
 
     assert names() == names(temperature=0.0, top_p=0.5) == []
-    assert names(temperature=1.0) == ["TemperatureLogitsWarper", "_GumbelNoise"]
+    assert names(temperature=1.0) == ["TemperatureLogitsWarper", "GumbelNoise"]
     config.do_sample, config.temperature, config.top_k, config.top_p = True, 0.7, 20, 0.8
-    full = ["TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "_GumbelNoise"]
+    full = ["TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "GumbelNoise"]
     assert names() == full
     assert names(top_p=1.0) == [full[0], full[1], full[3]]
     assert names(temperature=0.0) == []
-    assert _sampling(config, Question(USER), torch.device("cpu"))[0].temperature == 0.7
+    assert sampling_of(config, Question(USER), torch.device("cpu"))[0].temperature == 0.7
 
 
 def test_an_answer_ends_at_a_stop_text() -> None:
@@ -213,7 +214,7 @@ def test_every_end_of_turn_ends_the_turn_and_no_special_token_is_shown() -> None
     cut = ask(HuggingFaceTeacher(model, tokenizer, max_new_tokens=20))
     assert cut.completion_tokens <= 5
     assert cut.finish_reason is None
-    shown = HuggingFaceTeacher(model, tokenizer)._text(tokenizer("a<|im_start|><tool_call>b<|im_end|>")["input_ids"])
+    shown = HuggingFaceTeacher(model, tokenizer)._decoded(tokenizer("a<|im_start|><tool_call>b<|im_end|>")["input_ids"])
     assert shown == "a<tool_call>b"
 
 
@@ -228,18 +229,6 @@ def watched(one: HuggingFaceTeacher, before: Callable[[], None], after: Callable
             after()
 
     one._model.generate = watch
-
-
-def test_a_model_answers_one_question_at_a_time() -> None:
-    one = teacher(max_new_tokens=30)
-    expected = ask(one).content
-    running: list[int] = []
-    together: list[int] = []
-    watched(one, lambda: (running.append(1), together.append(len(running)))[0], running.pop)
-    with LocalTeachers({"m": one}) as server, ThreadPoolExecutor(4) as pool:
-        replies = list(pool.map(lambda _: post(server, {"messages": USER, "temperature": 0}), range(4)))
-    assert [reply["choices"][0]["message"]["content"] for _, reply in replies] == [expected] * 4
-    assert together == [1] * 4
 
 
 def test_a_client_that_goes_away_stops_the_generation() -> None:
@@ -258,26 +247,6 @@ def test_a_client_that_goes_away_stops_the_generation() -> None:
         assert len(tokens) < 3000
         # The next one has its turn.
         assert post(server, {"messages": USER, "temperature": 0, "max_tokens": 2})[0] == 200
-
-
-def test_a_client_that_goes_away_while_it_waits_is_never_answered() -> None:
-    one = teacher(max_new_tokens=4)
-    asked: list[int] = []
-    watched(one, lambda: asked.append(1), lambda: None)
-
-    async def give_up() -> None:
-        with one._turn:
-            waiting = asyncio.ensure_future(one.answer(Question(USER, temperature=0.0)))
-            await asyncio.sleep(0)  # it is under way, and its thread is waiting for the turn
-            waiting.cancel()
-            await asyncio.wait([waiting])
-        await one.answer(Question(USER, temperature=0.0))
-
-    asyncio.run(give_up())
-    for thread in threading.enumerate():
-        if thread.name == "local-teacher":
-            thread.join()
-    assert len(asked) == 1
 
 
 def test_the_end_of_the_server_stops_the_generation() -> None:
