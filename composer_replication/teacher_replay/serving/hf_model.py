@@ -7,17 +7,18 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from composer_replication._arguments import check_choice, check_count
+from composer_replication._optional import MissingExtraError
+from composer_replication._tiny.smollm2 import SmolLM2NotInstalledError
 from composer_replication.teacher_replay.serving.answering import Answer, Question, QuestionError
 from composer_replication.teacher_replay.serving.batch_queue import BatchQueue
 from composer_replication.teacher_replay.serving.chat_template import ChatTemplate
 from composer_replication.teacher_replay.serving.decoding import Row, decode, sampling_of
+from composer_replication.teacher_replay.serving.hf_checkpoint import load_checkpoint
 from composer_replication.teacher_replay.serving.tool_call_text import MARKERS, read_reply, settled_reply
 from composer_replication.teacher_replay.serving.written_text import WrittenText
 
@@ -74,28 +75,28 @@ class HuggingFaceTeacher:
         device: str = "auto",
         dtype: str = "auto",
         max_new_tokens: int = MAX_NEW_TOKENS,
+        batch_size: int = BATCH_SIZE,
     ) -> HuggingFaceTeacher:
-        """Load a model and its tokenizer from a folder or the hub; only safetensors, and no code of the model's own.
+        """Load a model and its tokenizer (see `load_checkpoint`).
 
         Args:
-            name_or_path: a folder with a checkpoint, or the model's id on the hub.
+            name_or_path: a folder with a checkpoint or an adapter, the model's id on the hub, or smollm2.
             device: where it runs, such as "cuda:1"; "auto" takes CUDA, else MPS, else the CPU.
             dtype: "float32", "bfloat16", "float16", or "auto" for what the checkpoint has.
             max_new_tokens: the longest answer.
+            batch_size: how many answers are generated at once, at most.
 
         Raises:
             ValueError: it cannot be loaded, or an argument is wrong; the message says which and why, in one line.
+            ImportError: what it needs is not installed.
         """
         check_choice("dtype", dtype, DTYPES)
         place = choose_device(device)
-        precision = "auto" if dtype == "auto" else getattr(torch, dtype)
-        folder = Path(name_or_path)
-        if folder.is_dir() and not (folder / "config.json").is_file():
-            raise ValueError(f"cannot load the model {name_or_path!r}: the folder has no config.json")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-            model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=precision, use_safetensors=True)
-            return cls(model.to(place), tokenizer, max_new_tokens=max_new_tokens)
+            model, tokenizer = load_checkpoint(name_or_path, "auto" if dtype == "auto" else getattr(torch, dtype))
+            return cls(model.to(place), tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size)
+        except (MissingExtraError, SmolLM2NotInstalledError):
+            raise
         except Exception as error:  # a damaged checkpoint may raise anything
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ValueError(f"cannot load the model {name_or_path!r}: {reason}") from error

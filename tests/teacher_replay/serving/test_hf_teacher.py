@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +15,11 @@ from typing import Any
 import openai
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from teacher_replay.serving.loopback import USER, client, post, request_bytes
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from composer_replication import MissingExtraError
 from composer_replication._tiny import tiny_model, tiny_tokenizer
 from composer_replication.teacher_replay.serving import HuggingFaceTeacher, LocalTeachers, Question
 from composer_replication.teacher_replay.serving.decoding import GumbelNoise, sampling_of
@@ -288,6 +291,79 @@ def test_what_cannot_be_loaded_is_named_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="has no chat template"):
         HuggingFaceTeacher.load(str(tmp_path / "no_template"))
+
+
+def saved(folder: Path, model: Any = None, template: str | None = "qwen2_5") -> Path:
+    """A folder with the parts of a checkpoint that are given."""
+    if model is not None:
+        model.save_pretrained(folder)
+    if template is not None:
+        tiny_tokenizer(template).save_pretrained(folder)
+    return folder
+
+
+def adapted(tmp_path: Path, template: str | None = "qwen2_5") -> tuple[Path, Any]:
+    """A folder with an adapter whose base is in another one, and the adapted model."""
+    base = saved(tmp_path / "base", tiny_model("qwen2", vocab_size=640, seed=1))
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model = get_peft_model(
+        model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    )
+    return saved(tmp_path / "adapter", model, template), model
+
+
+def test_smollm2_is_the_bundled_model_as_for_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("qwen2", vocab_size=640, seed=1)
+    folder = saved(tmp_path / "converted", model)
+    monkeypatch.setattr("composer_replication._tiny.smollm2.smollm2_checkpoint", lambda: folder)
+    expected = ask(HuggingFaceTeacher(model, tiny_tokenizer("qwen2_5")), max_tokens=8)
+    assert ask(HuggingFaceTeacher.load("smollm2"), max_tokens=8) == expected
+
+
+def test_an_adapter_is_served_on_its_base(tmp_path: Path) -> None:
+    folder, model = adapted(tmp_path)
+    expected = ask(HuggingFaceTeacher(model.merge_and_unload().double(), tiny_tokenizer("qwen2_5")), max_tokens=20)
+    loaded = HuggingFaceTeacher.load(str(folder))
+    loaded._model.double()
+    assert ask(loaded, max_tokens=20) == expected
+    with LocalTeachers({"m": loaded}) as server, ThreadPoolExecutor(3) as pool:
+        replies = list(pool.map(lambda _: post(server, {"messages": USER, "temperature": 0, "max_tokens": 20}), "abc"))
+    assert [reply["choices"][0]["message"]["content"] for _, reply in replies] == [expected.content] * 3
+    assert ask(HuggingFaceTeacher.load(str(tmp_path / "base")), max_tokens=20).content != expected.content
+
+
+def test_an_adapter_has_its_own_tokenizer_and_template_or_those_of_its_base(tmp_path: Path) -> None:
+    folder, _ = adapted(tmp_path, template=None)
+    of_base = tiny_tokenizer("qwen2_5").chat_template
+    assert HuggingFaceTeacher.load(str(folder))._tokenizer.chat_template == of_base
+    own = tiny_tokenizer("qwen2_5")
+    own.chat_template = None
+    own.save_pretrained(folder)
+    assert HuggingFaceTeacher.load(str(folder))._tokenizer.chat_template == of_base
+    own.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    own.save_pretrained(folder)
+    assert HuggingFaceTeacher.load(str(folder))._tokenizer.chat_template == own.chat_template
+
+
+def test_an_adapter_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = adapted(tmp_path)
+    (tmp_path / "run" / "checkpoint-9").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint-10").mkdir()
+    with pytest.raises(ValueError, match="a training run: give one of its checkpoints, such as checkpoint-10"):
+        HuggingFaceTeacher.load(str(tmp_path / "run"))
+    (tmp_path / "base").rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"an adapter, and its base model cannot be loaded: .*base: there is no such"):
+        HuggingFaceTeacher.load(str(folder))
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": None}))
+    with pytest.raises(ValueError, match=r"it is an adapter, and its adapter_config\.json names no base model"):
+        HuggingFaceTeacher.load(str(folder))
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"there is no adapter_model\.safetensors in it"):
+        HuggingFaceTeacher.load(str(folder))
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingExtraError, match=r"'peft', which is not installed: pip install .*\[train\]"):
+        HuggingFaceTeacher.load(str(folder))
 
 
 def test_devices_and_precisions() -> None:
