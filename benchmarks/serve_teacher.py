@@ -1,6 +1,6 @@
 """Questions to `serve-teacher --model smollm2`, one after another and eight at a time.
 
-Each client asks its next question when it has its answer, as `replay` does. Every answer is 16 tokens long, decoded
+Each client asks its next question when it has its answer, as `replay` does. Every answer is 64 tokens long, decoded
 greedily, after prompts of different lengths. "passes" are runs of the model, of which the first of each batch reads
 the prompts; "answers_alike" is the share of answers that are the same, token for token, as one after another: where
 two tokens are equally likely but for the rounding, a batch may choose the other one.
@@ -25,7 +25,7 @@ from composer_replication.teacher_replay.serving import HuggingFaceTeacher, Loca
 
 # By contestant: how many clients there are.
 CLIENTS = {"one_after_another": 1, "eight_at_a_time": 8}
-TOKENS = 16
+TOKENS = 64
 
 
 def measure(name: str, questions: int) -> dict[str, Any]:
