@@ -322,7 +322,7 @@ def test_smollm2_is_the_bundled_model_as_for_train(tmp_path: Path, monkeypatch: 
 
 def test_an_adapter_is_served_on_its_base(tmp_path: Path) -> None:
     folder, model = adapted(tmp_path)
-    expected = ask(HuggingFaceTeacher(model.merge_and_unload().double(), tiny_tokenizer("qwen2_5")), max_tokens=20)
+    expected = ask(HuggingFaceTeacher(model.double().merge_and_unload(), tiny_tokenizer("qwen2_5")), max_tokens=20)
     loaded = HuggingFaceTeacher.load(str(folder))
     loaded._model.double()
     assert ask(loaded, max_tokens=20) == expected
