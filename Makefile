@@ -54,6 +54,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/serve_teacher.py
 	$(BIN)/python benchmarks/agreement.py
 	$(BIN)/python benchmarks/hints.py
 	$(BIN)/python benchmarks/normalize.py

@@ -22,7 +22,9 @@ def serve_teacher(
     models: Annotated[
         list[str] | None,
         typer.Option(
-            "--model", metavar="[NAME=]MODEL", help="A checkpoint's folder, or its id on the hub. Repeatable."
+            "--model",
+            metavar="[NAME=]MODEL",
+            help="The folder of a checkpoint or of a LoRA adapter, a model's id on the hub, or smollm2. Repeatable.",
         ),
     ] = None,
     callables: Annotated[
@@ -38,6 +40,9 @@ def serve_teacher(
         typer.Option(help="In which precision models run; auto is that of the checkpoint."),
     ] = "auto",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest answer of a model, in tokens.")] = 1024,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="How many answers a model generates at once; memory grows with it.")
+    ] = 8,
     api_key_variable: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The environment variable with the key that requests must bear."),
@@ -52,7 +57,10 @@ def serve_teacher(
     teacher alone answers to any name. A line on standard output says when it is ready, and where.
 
     A function is called as f(messages, tools=None, **parameters), in threads, and returns a text, an assistant message
-    or an Answer. A model's tool calls are read in the formats of Hermes, Qwen, Llama and Mistral.
+    or an Answer. A model's tool calls are read in the formats of Hermes, Qwen, Llama and Mistral. Requests that arrive
+    while it generates are answered together in the next batch; with "stream" it sends what it has as it generates.
+
+    A request that asks for what is not supported (response_format, logprobs, ...) gets an error, not another answer.
 
     Exit code 1: the port is in use, or a model cannot be loaded.
     """
@@ -68,12 +76,14 @@ def serve_teacher(
         raise typer.BadParameter(f"two teachers are called {twice[0]!r}: name them, as in --model NAME=MODEL")
     key = _key(api_key_variable)
     for _, model in wanted_models:
-        _check_folder(model)
+        _check_place(model)
     # The functions first: they are quick to be wrong. Then the port, so that nobody loads a model in vain.
     teachers: dict[str, Any] = {name: _load_function(reference) for name, reference in wanted_callables}
     with closing(bind_port(port)) as held:
         for name, model in wanted_models:
-            teachers[name] = _load_model(model, device=device, dtype=dtype, max_new_tokens=max_new_tokens)
+            teachers[name] = _load_model(
+                model, device=device, dtype=dtype, max_new_tokens=max_new_tokens, batch_size=batch_size
+            )
         server = LocalTeachers({name: teachers[name] for name in names}, port=held, api_key=key)
         serve_until_stopped(server, lambda ready: _announce(ready, as_json=as_json))
 
@@ -95,15 +105,12 @@ def _named(given: str, default: Any) -> tuple[str, str]:
 
 
 def _model_name(model: str) -> str:
-    return Path(model).resolve().name if _is_path(model) or Path(model).exists() else model
+    path = Path(model).expanduser()
+    return path.resolve().name if path.exists() else model
 
 
 def _function_name(reference: str) -> str:
     return reference.rpartition(":")[2]
-
-
-def _is_path(model: str) -> bool:
-    return model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
 def _key(variable: str | None) -> str | None:
@@ -126,14 +133,16 @@ def _load_function(reference: str) -> Any:
         raise typer.BadParameter(f"--callable: {error}") from error
 
 
-def _check_folder(model: str) -> None:
-    path = Path(model).expanduser()
-    if (_is_path(model) or path.exists()) and not path.is_dir():
-        what = "this is a file; give the folder of a checkpoint" if path.exists() else "there is no such folder"
-        raise typer.BadParameter(f"--model: {model}: {what}")
+def _check_place(model: str) -> None:
+    from composer_replication.model_places import model_place
+
+    try:
+        model_place(model)
+    except ValueError as error:
+        raise typer.BadParameter(f"--model: {error}") from None
 
 
-def _load_model(model: str, *, device: str, dtype: str, max_new_tokens: int) -> Any:
+def _load_model(model: str, *, device: str, **options: Any) -> Any:
     from composer_replication.teacher_replay.serving.hf_model import HuggingFaceTeacher, choose_device
 
     try:
@@ -145,7 +154,4 @@ def _load_model(model: str, *, device: str, dtype: str, max_new_tokens: int) -> 
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.disable_progress_bar()
-    path = Path(model).expanduser()
-    return HuggingFaceTeacher.load(
-        str(path) if path.exists() else model, device=device, dtype=dtype, max_new_tokens=max_new_tokens
-    )
+    return HuggingFaceTeacher.load(model, device=device, **options)

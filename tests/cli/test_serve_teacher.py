@@ -113,7 +113,7 @@ def test_models_by_path_beside_functions(start: Start, tmp_path: Path) -> None:
         tiny_tokenizer("qwen2_5").save_pretrained(tmp_path / name)
     # A folder may have an equals sign in its name.
     models = ["--model", "./small", "--model", "lr=3", "--model", "third=./lr=3"]
-    limits = ["--max-new-tokens", "4", "--device", "cpu", "--dtype", "bfloat16"]
+    limits = ["--max-new-tokens", "4", "--batch-size", "2", "--device", "cpu", "--dtype", "bfloat16"]
     process = start(*models, "--callable", "my_teachers:careful", *limits, "--json")
     told = json.loads(ready(process))
     assert told["models"] == ["small", "lr=3", "third", "careful"]
@@ -175,15 +175,16 @@ def test_there_is_no_way_to_another_address() -> None:
         (["--callable", "json:nothing"], 2, "--callable: 'json:nothing': json has no 'nothing'"),
         (["--callable", "a="], 2, "'a='"),
         (["--callable", "a=json:dumps", "--callable", "a=json:loads"], 2, "two teachers are called 'a'"),
-        (["--model", "./nowhere"], 2, "--model: ./nowhere: there is no such folder"),
-        (["--model", "a=/no/where"], 2, "--model: /no/where: there is no such folder"),
-        (["--model", "file"], 2, "--model: file: this is a file; give the folder of a checkpoint"),
-        (["--model", "./empty"], 1, "cannot load the model 'empty': the folder has no config.json"),
+        (["--model", "./nowhere"], 2, "--model: ./nowhere: there is no such directory"),
+        (["--model", "a=/no/where"], 2, "--model: /no/where: there is no such directory"),
+        (["--model", "file"], 2, "--model: file: there is no such directory"),
+        (["--model", "./empty"], 1, "cannot load the model './empty': the folder has no config.json"),
         (["--model", "./empty", "--device", "gpu"], 2, "--device: device 'gpu' cannot be used"),
         (["--model", "./empty", "--dtype", "int4"], 2, "'int4' is not one of"),
         (["--callable", "json:dumps", "--port", "65536"], 2, "--port"),
         (["--callable", "json:dumps", "--port", "x"], 2, "--port"),
         (["--callable", "json:dumps", "--max-new-tokens", "0"], 2, "--max-new-tokens"),
+        (["--callable", "json:dumps", "--batch-size", "0"], 2, "--batch-size"),
         (["--callable", "json:dumps", "--api-key-variable", "NOT_SET_HERE"], 2, "variable 'NOT_SET_HERE' is not set"),
     ],
 )

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from composer_replication._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.serving.answering import Answer, Answerer, Question, QuestionError
+    from composer_replication.teacher_replay.serving.answering import (
+        Answer,
+        Answerer,
+        Question,
+        QuestionError,
+        StreamingAnswerer,
+    )
     from composer_replication.teacher_replay.serving.callables import CallableTeacher
     from composer_replication.teacher_replay.serving.hf_model import HuggingFaceTeacher
     from composer_replication.teacher_replay.serving.server import LocalTeachers
@@ -18,6 +24,7 @@ _HOMES = {
     "LocalTeachers": "composer_replication.teacher_replay.serving.server",
     "Question": "composer_replication.teacher_replay.serving.answering",
     "QuestionError": "composer_replication.teacher_replay.serving.answering",
+    "StreamingAnswerer": "composer_replication.teacher_replay.serving.answering",
 }
 
 __all__ = [
@@ -28,6 +35,7 @@ __all__ = [
     "LocalTeachers",
     "Question",
     "QuestionError",
+    "StreamingAnswerer",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -45,6 +45,17 @@ class Answer:
     completion_tokens: int | None = None
     finish_reason: FinishReason | None = None
 
+    def __add__(self, later: Answer) -> Answer:
+        """Two pieces of one answer put together; counts and the finish reason are the later ones, if it has them."""
+        return Answer(
+            self.content + later.content,
+            [*self.tool_calls, *later.tool_calls],
+            self.reasoning + later.reasoning,
+            self.prompt_tokens if later.prompt_tokens is None else later.prompt_tokens,
+            self.completion_tokens if later.completion_tokens is None else later.completion_tokens,
+            later.finish_reason or self.finish_reason,
+        )
+
     @classmethod
     def from_turn(cls, turn: Turn) -> Answer:
         """An assistant turn as an answer; its calls get ids that no other answer has."""
@@ -76,6 +87,13 @@ class Answerer(Protocol):
     """A teacher. `answer` is cancelled when the client goes away: nobody reads the answer then."""
 
     async def answer(self, question: Question, /) -> Answer: ...
+
+
+@runtime_checkable
+class StreamingAnswerer(Answerer, Protocol):
+    """A teacher that can be listened to: the pieces of `stream` add up to the answer. At least one is given."""
+
+    def stream(self, question: Question, /) -> AsyncIterator[Answer]: ...
 
 
 class QuestionError(ValueError):

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from composer_replication._optional import require
-from composer_replication.teacher_replay.serving.answering import Answerer, QuestionError
+from composer_replication.teacher_replay.serving.answering import (
+    Answer,
+    Answerer,
+    Question,
+    QuestionError,
+    StreamingAnswerer,
+)
 from composer_replication.teacher_replay.serving.request_body import read_request
-from composer_replication.teacher_replay.serving.response_body import Completion, encode, error_body
+from composer_replication.teacher_replay.serving.response_body import Completion, EventStream, encode, error_body
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -29,6 +35,7 @@ MAX_BODY_BYTES = 64 * 2**20
 _PATIENCE = 8
 # A web page that has its own name point here (DNS rebinding) must not get to use the teachers.
 _OWN_NAMES = ("127.0.0.1", "localhost")
+_END = Answer()
 
 
 class _RefusedError(Exception):
@@ -37,6 +44,9 @@ class _RefusedError(Exception):
     def __init__(self, status: int, message: str, kind: str, code: str | None = None) -> None:
         super().__init__(message)
         self.status, self.kind, self.code = status, kind, code
+
+    def body(self) -> bytes:
+        return error_body(str(self), self.kind, self.code)
 
 
 class TeacherEndpoints:
@@ -96,10 +106,10 @@ class TeacherEndpoints:
                 self._check_access(request)
                 response = await _unless(self._stopping.wait(), endpoint(request))
                 if response is None:
-                    raise _RefusedError(503, "the server is shutting down", "server_error", "shutting_down")
+                    raise _shutting_down()
                 return response
             except _RefusedError as refused:
-                return _json(error_body(str(refused), refused.kind, refused.code), refused.status)
+                return _json(refused.body(), refused.status)
 
         return guarded
 
@@ -131,22 +141,43 @@ class TeacherEndpoints:
             raise _RefusedError(400, str(error), "invalid_request_error", error.code) from None
         name = self._name(wanted.question.model)
         question = replace(wanted.question, model=name)
-        try:
-            answer = await _unless(_disconnected(request), self._teachers[name].answer(question))
-            if answer is None:
-                return Response(status_code=499)  # the client is gone: nobody reads this
-            completion = Completion.of(question, answer)
-        except QuestionError as error:
-            raise _RefusedError(400, str(error), "invalid_request_error", error.code) from None
-        except Exception as error:
-            logger.exception("the teacher %s failed", name)
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise _RefusedError(
-                500, f"the teacher {name!r} failed: {reason}", "server_error", "teacher_failed"
-            ) from error
-        if wanted.stream:
-            return Response(completion.events(with_usage=wanted.stream_usage), media_type="text/event-stream")
-        return _json(completion.body())
+        teacher = self._teachers[name]
+        with _refusing(name):
+            if not wanted.stream:
+                answer = await _unless(_disconnected(request), teacher.answer(question))
+                if answer is not None:
+                    return _json(Completion.of(question, answer).body())
+            else:
+                pieces = _pieces(teacher, question)
+                # What fails before the first piece still gets a status of its own.
+                first = await _unless(_disconnected(request), anext(pieces))
+                if first is not None:
+                    return self._stream(question, first, pieces, with_usage=wanted.stream_usage)
+        return Response(status_code=499)  # the client is gone: nobody reads this
+
+    def _stream(
+        self, question: Question, first: Answer, pieces: AsyncIterator[Answer], *, with_usage: bool
+    ) -> Response:
+        from starlette.responses import StreamingResponse
+
+        events = EventStream(question.model)
+        begun = events.piece(first)
+
+        async def rest() -> AsyncIterator[bytes]:
+            yield begun
+            total = first
+            try:
+                with _refusing(question.model):
+                    while (piece := await _unless(self._stopping.wait(), anext(pieces, _END))) is not _END:
+                        if piece is None:
+                            raise _shutting_down()
+                        total += piece
+                        yield events.piece(piece)
+                    yield events.end(Completion.of(question, total), with_usage=with_usage)
+            except _RefusedError as refused:
+                yield events.error(refused.body())
+
+        return StreamingResponse(rest(), media_type="text/event-stream")
 
     async def _body(self, request: Request) -> bytes:
         from starlette.requests import ClientDisconnect
@@ -178,6 +209,34 @@ class TeacherEndpoints:
         raise _RefusedError(
             404, f"there is no model {wanted[:200]!r}: {known}", "invalid_request_error", "model_not_found"
         )
+
+
+def _shutting_down() -> _RefusedError:
+    return _RefusedError(503, "the server is shutting down", "server_error", "shutting_down")
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """Turn what a teacher raises into what its client is told: its own refusals in full, a failure in one line."""
+    try:
+        yield
+    except _RefusedError:
+        raise
+    except QuestionError as error:
+        raise _RefusedError(400, str(error), "invalid_request_error", error.code) from None
+    except Exception as error:
+        logger.exception("the teacher %s failed", name)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise _RefusedError(500, f"the teacher {name!r} failed: {reason}", "server_error", "teacher_failed") from error
+
+
+async def _pieces(teacher: Answerer, question: Question) -> AsyncIterator[Answer]:
+    """The answer as its teacher can give it: in pieces, or in one."""
+    if isinstance(teacher, StreamingAnswerer):
+        async for piece in teacher.stream(question):
+            yield piece
+    else:
+        yield await teacher.answer(question)
 
 
 async def _unless(event: Awaitable[Any], work: Awaitable[Result]) -> Result | None:

@@ -47,7 +47,7 @@ class CallableTeacher:
         """Call the function and make an answer of what it returns."""
         call = partial(self._function, question.messages, **self._arguments(question))
         try:
-            returned = call() if self._is_async else await in_thread(partial(self._call_in_turn, call), daemon=True)
+            returned = call() if self._is_async else await in_thread(partial(self._call_in_turn, call))
             if inspect.isawaitable(returned):
                 returned = await returned
         except SystemExit as error:  # it is the function's failure, and not the end of the server

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-import copy
-import threading
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.generation.logits_process import (
-    LogitsProcessorList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
-from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from composer_replication._arguments import check_choice, check_count
+from composer_replication._optional import MissingExtraError
+from composer_replication._tiny.smollm2 import SmolLM2NotInstalledError
 from composer_replication.teacher_replay.serving.answering import Answer, Question, QuestionError
+from composer_replication.teacher_replay.serving.batch_queue import BatchQueue
 from composer_replication.teacher_replay.serving.chat_template import ChatTemplate
-from composer_replication.teacher_replay.serving.tool_call_text import MARKERS, read_reply
-from composer_replication.teacher_replay.serving.worker_threads import in_thread
+from composer_replication.teacher_replay.serving.decoding import Row, decode, sampling_of
+from composer_replication.teacher_replay.serving.hf_checkpoint import load_checkpoint
+from composer_replication.teacher_replay.serving.tool_call_text import MARKERS, read_reply, settled_reply
+from composer_replication.teacher_replay.serving.written_text import WrittenText
 
 MAX_NEW_TOKENS = 1024
+BATCH_SIZE = 8
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-# Below this a temperature would divide the logits to infinity; the highest one wins anyway.
-_COLDEST = 1e-5
 
 
 class HuggingFaceTeacher:
-    """A teacher that generates with a model, one answer at a time.
+    """A teacher that generates with a model, several answers at a time.
+
+    Questions that arrive while a batch is being answered make up the next one; in a batch, prompts are padded to the
+    longest. An answer is the same alone or in a batch, up to the rounding of the device.
 
     Temperature 0 is greedy decoding; above it, the same seed gives the same answer. What the client leaves open comes
     from the model's generation config. Tool calls are read from the model's text (see `tool_call_text`); its thinking
@@ -44,13 +42,17 @@ class HuggingFaceTeacher:
         model: a causal LM; it is put in evaluation mode and stays on its device.
         tokenizer: its tokenizer, with a chat template.
         max_new_tokens: the longest answer; requests may ask for less.
+        batch_size: how many answers are generated at once, at most. Memory grows with it.
 
     Raises:
-        ValueError: the tokenizer has no chat template, or `max_new_tokens` is not positive.
+        ValueError: the tokenizer has no chat template, or a number is not positive.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, max_new_tokens: int = MAX_NEW_TOKENS) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, max_new_tokens: int = MAX_NEW_TOKENS, batch_size: int = BATCH_SIZE
+    ) -> None:
         check_count("max_new_tokens", max_new_tokens)
+        check_count("batch_size", batch_size)
         self._template = ChatTemplate(tokenizer)
         self._model = model.eval()
         self._tokenizer = tokenizer
@@ -62,8 +64,8 @@ class HuggingFaceTeacher:
             for number, token in tokenizer.added_tokens_decoder.items()
             if token.special and token.content not in MARKERS
         }
-        # Tokenizers are not made for several threads, and two generations at once would each take twice as long.
-        self._turn = threading.Lock()
+        # One thread does it all: tokenizers are not made for several.
+        self._queue = BatchQueue(self._run, batch_size)
 
     @classmethod
     def load(
@@ -73,61 +75,93 @@ class HuggingFaceTeacher:
         device: str = "auto",
         dtype: str = "auto",
         max_new_tokens: int = MAX_NEW_TOKENS,
+        batch_size: int = BATCH_SIZE,
     ) -> HuggingFaceTeacher:
-        """Load a model and its tokenizer from a folder or the hub; only safetensors, and no code of the model's own.
+        """Load a model and its tokenizer (see `load_checkpoint`).
 
         Args:
-            name_or_path: a folder with a checkpoint, or the model's id on the hub.
+            name_or_path: a folder with a checkpoint or an adapter, the model's id on the hub, or smollm2.
             device: where it runs, such as "cuda:1"; "auto" takes CUDA, else MPS, else the CPU.
             dtype: "float32", "bfloat16", "float16", or "auto" for what the checkpoint has.
             max_new_tokens: the longest answer.
+            batch_size: how many answers are generated at once, at most.
 
         Raises:
             ValueError: it cannot be loaded, or an argument is wrong; the message says which and why, in one line.
+            ImportError: what it needs is not installed.
         """
         check_choice("dtype", dtype, DTYPES)
         place = choose_device(device)
-        precision = "auto" if dtype == "auto" else getattr(torch, dtype)
-        folder = Path(name_or_path)
-        if folder.is_dir() and not (folder / "config.json").is_file():
-            raise ValueError(f"cannot load the model {name_or_path!r}: the folder has no config.json")
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-            model = AutoModelForCausalLM.from_pretrained(name_or_path, dtype=precision, use_safetensors=True)
-            return cls(model.to(place), tokenizer, max_new_tokens=max_new_tokens)
+            model, tokenizer = load_checkpoint(name_or_path, "auto" if dtype == "auto" else getattr(torch, dtype))
+            return cls(model.to(place), tokenizer, max_new_tokens=max_new_tokens, batch_size=batch_size)
+        except (MissingExtraError, SmolLM2NotInstalledError):
+            raise
         except Exception as error:  # a damaged checkpoint may raise anything
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ValueError(f"cannot load the model {name_or_path!r}: {reason}") from error
 
     async def answer(self, question: Question, /) -> Answer:
-        """Generate an answer. Cancelled, the generation ends with the token it is at."""
-        cancelled = threading.Event()
-        try:
-            # Not a daemon: a process that ends in the middle of a computation may crash.
-            return await in_thread(partial(self._answer, question, cancelled), daemon=False)
-        finally:
-            cancelled.set()
+        """Generate an answer. Cancelled, its row leaves the batch with the token it is at."""
+        with self._asked(question, is_streamed=False) as asked:
+            while not isinstance(event := await asked.next_event(), _Reply):
+                pass
+        return _answer(event, question)
 
-    def _answer(self, question: Question, cancelled: threading.Event) -> Answer:
-        with self._turn:
-            if cancelled.is_set():
-                return Answer()
-            prompt = self._template.prompt(question.messages, question.tools)
-            prompt_ids = self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
-            room = self._room(len(prompt_ids), question.max_tokens)
-            new_ids = self._generate(prompt_ids, room, question, cancelled)
-            text = self._text(new_ids)
-        ended = bool(new_ids) and new_ids[-1] in self._ends
-        stops = [place for stop in question.stop if (place := text.find(stop)) >= 0]
-        if stops:
-            text = text[: min(stops)]
-        turn = read_reply(text, tools=question.tools, is_thinking=prompt.rstrip().endswith("<think>"))
-        cut = len(new_ids) >= room and not ended and not stops
-        return replace(
-            Answer.from_turn(turn),
-            prompt_tokens=len(prompt_ids),
-            completion_tokens=len(new_ids),
-            finish_reason="length" if cut else None,
+    async def stream(self, question: Question, /) -> AsyncIterator[Answer]:
+        """Generate an answer and give its pieces as they become certain (see `settled_reply`)."""
+        sent, text = Answer(), ""
+        with self._asked(question, is_streamed=True) as asked:
+            while not isinstance(event := await asked.next_event(), _Reply):
+                text += event.text
+                settled = settled_reply(text, tools=question.tools, is_thinking=event.is_thinking)
+                piece = _rest(Answer.from_turn(settled), sent)
+                if piece.content or piece.reasoning or piece.tool_calls:
+                    sent += piece
+                    yield piece
+        yield _rest(_answer(event, question), sent)
+
+    @contextmanager
+    def _asked(self, question: Question, *, is_streamed: bool) -> Iterator[_Asked]:
+        asked = _Asked(question, is_streamed=is_streamed)
+        self._queue.put(asked)
+        try:
+            yield asked
+        finally:
+            asked.is_cancelled = True
+            self._queue.discard(asked)
+
+    def _run(self, batch: list[_Asked]) -> None:
+        """Answer a batch of questions. What is wrong with one of them is told to its client alone."""
+        generations = []
+        for asked in batch:
+            try:
+                generations.append(self._generation(asked))
+            except BaseException as error:  # noqa: BLE001 - it is raised again where the answer is awaited
+                asked.tell(error)
+        if not generations:
+            return
+        rows = [Row(one.prompt_ids, one.sampling, one.take) for one in generations]
+        try:
+            decode(self._model, rows, max(one.room for one in generations))
+        except BaseException as error:  # noqa: BLE001 - the same; those that have their answer take no notice
+            for asked in batch:
+                asked.tell(error)
+
+    def _generation(self, asked: _Asked) -> _Generation:
+        question = asked.question
+        prompt = self._template.prompt(question.messages, question.tools)
+        prompt_ids = self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        if not prompt_ids:
+            raise QuestionError("the model's chat template makes an empty prompt of the messages", "template_refused")
+        return _Generation(
+            asked,
+            prompt_ids,
+            self._room(len(prompt_ids), question.max_tokens),
+            sampling_of(self._model.generation_config, question, self._model.device),
+            is_thinking=prompt.rstrip().endswith("<think>"),
+            text=WrittenText(self._decoded, question.stop),
+            ends=self._ends,
         )
 
     def _room(self, prompt_tokens: int, wanted: int | None) -> int:
@@ -143,64 +177,100 @@ class HuggingFaceTeacher:
             )
         return min(room, left)
 
-    def _generate(self, prompt_ids: list[int], room: int, question: Question, cancelled: threading.Event) -> list[int]:
-        config = copy.deepcopy(self._model.generation_config)
-        processors = _sampling(config, question, self._model.device)
-        # Sampling is done by the processors; what is left is to take the highest.
-        config.update(do_sample=False, temperature=None, top_p=None, top_k=None, num_beams=1, num_return_sequences=1)
-        config.update(max_length=None, max_new_tokens=room, min_length=None, min_new_tokens=None)
-        config.update(eos_token_id=sorted(self._ends) or None, pad_token_id=self._pad_id())
-        ids_1P = torch.tensor([prompt_ids], device=self._model.device)
-        stopping = _Stopping(cancelled, question.stop, self._text, len(prompt_ids))
-        generated = self._model.generate(
-            ids_1P,
-            attention_mask=torch.ones_like(ids_1P),
-            generation_config=config,
-            logits_processor=LogitsProcessorList(processors),
-            stopping_criteria=StoppingCriteriaList([stopping]),
-        )
-        new_ids: list[int] = generated[0, len(prompt_ids) :].tolist()
-        return new_ids
-
-    def _text(self, ids: Sequence[int]) -> str:
+    def _decoded(self, ids: Sequence[int]) -> str:
         """What was generated, without special tokens except those that mark calls and thoughts."""
         text: str = self._tokenizer.decode([one for one in ids if one not in self._dropped])
         return text
 
-    def _pad_id(self) -> int | None:
-        pad: int | None = self._tokenizer.pad_token_id
-        return pad if pad is not None else min(self._ends, default=None)
+
+class _Text(NamedTuple):
+    """More text of an answer that is being written."""
+
+    text: str
+    is_thinking: bool
 
 
-class _Stopping:
-    """Ends a generation when nobody waits for it any more, or when it has written a stop text."""
+class _Reply(NamedTuple):
+    """All that a model wrote."""
 
-    def __init__(self, cancelled: threading.Event, stops: Sequence[str], text: Any, prompt_tokens: int) -> None:
-        self._cancelled, self._stops, self._text, self._prompt_tokens = cancelled, stops, text, prompt_tokens
-        # A character may take four tokens, a byte each; the newest token may complete a text with its first letter.
-        self._window = 4 * max(map(len, stops), default=0) + 4
-
-    def __call__(self, ids_1T: torch.Tensor, _: Any, **__: Any) -> torch.Tensor:
-        done = self._cancelled.is_set()
-        if self._stops and not done:
-            start = max(self._prompt_tokens, ids_1T.shape[1] - self._window)
-            written = self._text(ids_1T[0, start:].tolist())
-            done = any(stop in written for stop in self._stops)
-        return torch.full((ids_1T.shape[0],), done, dtype=torch.bool, device=ids_1T.device)
+    text: str
+    is_thinking: bool
+    prompt_tokens: int
+    completion_tokens: int
+    is_cut: bool
 
 
-class _GumbelNoise:
-    """Makes the highest score a sample: noise of this kind turns taking the maximum into drawing from the softmax.
+class _Asked:
+    """A question that waits or is being answered, and what its client is told from another thread."""
 
-    So the draw has a random state of its own, and a training run in the same process keeps its numbers.
-    """
+    def __init__(self, question: Question, *, is_streamed: bool) -> None:
+        self.question, self.is_streamed = question, is_streamed
+        self.is_cancelled = False
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[_Text | _Reply | BaseException] = asyncio.Queue()
 
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
+    def tell(self, event: _Text | _Reply | BaseException) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
-    def __call__(self, _: torch.Tensor, scores_1V: torch.Tensor) -> torch.Tensor:
-        scores_1V = scores_1V.float()
-        return scores_1V - torch.empty_like(scores_1V).exponential_(generator=self._generator).log()
+    async def next_event(self) -> _Text | _Reply:
+        event = await self._events.get()
+        if isinstance(event, BaseException):
+            raise event
+        return event
+
+
+@dataclass(eq=False)
+class _Generation:
+    """An answer in the making: a row of the running batch."""
+
+    asked: _Asked
+    prompt_ids: list[int]
+    room: int
+    sampling: list[Any]
+    is_thinking: bool
+    text: WrittenText
+    ends: AbstractSet[int]
+    tokens: int = 0
+    told: int = 0
+
+    def take(self, token: int) -> bool:
+        """Whether the answer goes on after this token."""
+        self.tokens += 1
+        self.text.add(token)
+        has_ended = token in self.ends
+        is_full = self.tokens >= self.room
+        if has_ended or is_full or self.text.is_stopped or self.asked.is_cancelled:
+            self.text.end()
+            is_cut = is_full and not has_ended and not self.text.is_stopped
+            text, asked = self.text.text, self.asked
+            asked.tell(_Reply(text, self.is_thinking, len(self.prompt_ids), self.tokens, is_cut))
+            return False
+        if self.asked.is_streamed:
+            certain = self.text.certain()
+            if len(certain) > self.told:
+                self.asked.tell(_Text(certain[self.told :], self.is_thinking))
+                self.told = len(certain)
+        return True
+
+
+def _answer(reply: _Reply, question: Question) -> Answer:
+    return replace(
+        Answer.from_turn(read_reply(reply.text, tools=question.tools, is_thinking=reply.is_thinking)),
+        prompt_tokens=reply.prompt_tokens,
+        completion_tokens=reply.completion_tokens,
+        finish_reason="length" if reply.is_cut else None,
+    )
+
+
+def _rest(answer: Answer, sent: Answer) -> Answer:
+    """The answer without what the client has already."""
+    return replace(
+        answer,
+        content=answer.content[len(sent.content) :],
+        reasoning=answer.reasoning[len(sent.reasoning) :],
+        tool_calls=answer.tool_calls[len(sent.tool_calls) :],
+    )
 
 
 def choose_device(device: str) -> torch.device:
@@ -219,26 +289,6 @@ def choose_device(device: str) -> torch.device:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"device {device!r} cannot be used: {reason}") from None
     return place
-
-
-def _sampling(config: Any, question: Question, device: torch.device) -> list[Any]:
-    """The processors that make greedy decoding draw; none if it is to stay greedy."""
-    default = (config.temperature if config.temperature is not None else 1.0) if config.do_sample else 0.0
-    temperature = question.temperature if question.temperature is not None else default
-    if temperature < _COLDEST:
-        return []
-    top_p = question.top_p if question.top_p is not None else config.top_p
-    processors: list[Any] = [TemperatureLogitsWarper(float(temperature))]
-    if config.top_k:
-        processors.append(TopKLogitsWarper(config.top_k))
-    if top_p is not None and top_p < 1.0:
-        processors.append(TopPLogitsWarper(top_p))
-    generator = torch.Generator(device)
-    if question.seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(question.seed)
-    return [*processors, _GumbelNoise(generator)]
 
 
 def _ends_of_turn(model: Any, tokenizer: Any) -> set[int]:

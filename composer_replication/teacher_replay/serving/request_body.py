@@ -12,6 +12,56 @@ from composer_replication.traces import Message
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
+_READ = frozenset(
+    {
+        "messages",
+        "model",
+        "tools",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "stop",
+        "seed",
+        "stream",
+        "stream_options",
+    }
+)
+# Bookkeeping and routing: the answer is the same without them.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "metadata",
+        "models",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "provider",
+        "route",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "usage",
+        "user",
+    }
+)
+# Parameters that are not supported, with the values that ask for nothing. Any other parameter has none but null.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "include_reasoning": (True,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "min_p": (0,),
+    "modalities": (["text"],),
+    "n": (1,),
+    "parallel_tool_calls": (True,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("auto", "none"),
+    "top_k": (0, -1),
+    "top_logprobs": (0,),
+}
+
 
 @dataclass(frozen=True)
 class ChatRequest:
@@ -23,7 +73,7 @@ class ChatRequest:
 
 
 def read_request(body: bytes) -> ChatRequest:
-    """Read a request. Parameters that a local teacher has no use for are passed over, as other local servers do.
+    """Read a request. A parameter that is not supported, or not known, is refused if it could change the answer.
 
     Raises:
         QuestionError: the body is no such request, or asks for what no teacher here can give.
@@ -34,20 +84,13 @@ def read_request(body: bytes) -> ChatRequest:
         raise QuestionError(f"the body is not JSON: {str(error) or type(error).__name__}", "invalid_json") from None
     if not isinstance(request, dict):
         raise QuestionError(f"the body must be a JSON object, not {type(request).__name__}")
-    if request.get("n") not in (None, 1):
-        raise QuestionError(f"n must be 1, got {_shown(request['n'])}: a teacher gives one answer", "unsupported_value")
-    choice = request.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise QuestionError(
-            f"tool_choice must be 'auto' or 'none', got {_shown(choice)}: no local teacher can be forced to call",
-            "unsupported_value",
-        )
+    _check_parameters(request)
     tools = _tools(request.get("tools"))
     longest = "max_completion_tokens" if request.get("max_completion_tokens") is not None else "max_tokens"
     options = request.get("stream_options")
     question = Question(
         messages=_messages(request.get("messages")),
-        tools=None if choice == "none" else tools,
+        tools=None if request.get("tool_choice") == "none" else tools,
         max_tokens=_number(request, longest, int, lambda value: value >= 1, "a whole number above 0"),
         temperature=_number(request, "temperature", float, lambda value: 0 <= value <= 2, "a number from 0 to 2"),
         top_p=_number(request, "top_p", float, lambda value: 0 < value <= 1, "a number above 0, at most 1"),
@@ -60,6 +103,18 @@ def read_request(body: bytes) -> ChatRequest:
         stream=_flag(request, "stream"),
         stream_usage=isinstance(options, dict) and _flag(options, "include_usage"),
     )
+
+
+def _check_parameters(request: Mapping[str, Any]) -> None:
+    for name, value in request.items():
+        if name in _READ or name in _WITHOUT_EFFECT or value is None:
+            continue
+        neutral = _NEUTRAL.get(name, ())
+        # To Python, true is 1; to a client it is not.
+        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
+            way_out = " or ".join(["leave it out", *(f"give {_shown(one)}" for one in neutral)])
+            shown = _shown(name)[1:-1]
+            raise QuestionError(f"{shown} is not supported by local teachers: {way_out}", "unsupported_parameter")
 
 
 def _messages(given: Any) -> list[Message]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +29,7 @@ class Completion:
         Raises:
             TypeError: the arguments of a call are not JSON.
         """
-        calls = [call.message() for call in answer.tool_calls]
-        message: dict[str, Any] = {"role": "assistant", "content": answer.content or (None if calls else "")}
-        if answer.reasoning:
-            message["reasoning_content"] = answer.reasoning
-        if calls:
-            message["tool_calls"] = calls
+        message = _message(answer)
         prompt = answer.prompt_tokens
         if prompt is None:
             prompt = sum(map(_estimate, question.messages))
@@ -44,34 +38,70 @@ class Completion:
         if written is None:
             written = estimate_tokens(answer.reasoning) + _estimate(message)
         usage = {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
-        return cls(question.model, message, answer.finish_reason or ("tool_calls" if calls else "stop"), usage)
+        finish_reason = answer.finish_reason or ("tool_calls" if answer.tool_calls else "stop")
+        return cls(question.model, message, finish_reason, usage)
 
     def body(self) -> bytes:
         """The response in one piece."""
         choice = {"index": 0, "message": self.message, "logprobs": None, "finish_reason": self.finish_reason}
-        return encode({**self._head("chat.completion"), "choices": [choice], "usage": self.usage})
+        return encode({**_head("chat.completion", self.model), "choices": [choice], "usage": self.usage})
 
-    def events(self, *, with_usage: bool) -> bytes:
-        """The response as the events of a stream: the whole message, its end and, if wanted, the usage."""
-        chunks = [*self._chunks(), *([{"choices": [], "usage": self.usage}] if with_usage else [])]
-        head = self._head("chat.completion.chunk")
-        lines = [b"data: " + encode({**head, **chunk}) + b"\n\n" for chunk in chunks]
-        return b"".join([*lines, b"data: [DONE]\n\n"])
 
-    def _chunks(self) -> Iterator[dict[str, Any]]:
-        delta = dict(self.message)
+class EventStream:
+    """The events of one streamed answer, under the name of the teacher that gives it."""
+
+    def __init__(self, model: str) -> None:
+        self._head = _head("chat.completion.chunk", model)
+        self._has_begun = False
+        self._calls = 0
+
+    def piece(self, piece: Answer) -> bytes:
+        """A piece of the answer; the first one says whose message it is.
+
+        Raises:
+            TypeError: the arguments of a call are not JSON.
+        """
+        delta = _message(piece)
+        if self._has_begun:
+            delta = {name: value for name, value in delta.items() if name != "role" and value}
         if "tool_calls" in delta:
-            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(delta["tool_calls"])]
-        yield {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-        yield {"choices": [{"index": 0, "delta": {}, "finish_reason": self.finish_reason}]}
+            delta["tool_calls"] = [
+                {"index": index, **call} for index, call in enumerate(delta["tool_calls"], start=self._calls)
+            ]
+        self._has_begun, self._calls = True, self._calls + len(piece.tool_calls)
+        return self._event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) if delta else b""
 
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": self.model,
-        }
+    def end(self, completion: Completion, *, with_usage: bool) -> bytes:
+        """The end of the answer and, if wanted, its usage."""
+        end = self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": completion.finish_reason}]})
+        usage = self._event({"choices": [], "usage": completion.usage}) if with_usage else b""
+        return end + usage + _event(b"[DONE]")
+
+    @staticmethod
+    def error(body: bytes) -> bytes:
+        """The end of an answer that cannot be finished; `body` is from `error_body`."""
+        return _event(body)
+
+    def _event(self, chunk: dict[str, Any]) -> bytes:
+        return _event(encode({**self._head, **chunk}))
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+def _head(kind: str, model: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    calls = [call.message() for call in answer.tool_calls]
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content or (None if calls else "")}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if calls:
+        message["tool_calls"] = calls
+    return message
 
 
 def error_body(message: str, kind: str, code: str | None = None) -> bytes:

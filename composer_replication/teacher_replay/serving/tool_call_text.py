@@ -29,6 +29,9 @@ MARKERS = frozenset(
     }
 )
 
+# Where a call may begin. `</think>` is here because what follows it may be one.
+_BORDERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "</think>")
+_CALL = re.compile("|".join(map(re.escape, _BORDERS[:3])))
 _OPENED = re.compile(r"\s*<think>")
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
@@ -58,8 +61,39 @@ def read_reply(text: str, *, tools: _Tools = None, is_thinking: bool = False) ->
     for reader in readers:
         reading = reader(rest, tools)
         if reading is not None:
-            return Turn("assistant", reading.content.strip(), thinking=thinking, tool_calls=reading.calls)
+            return Turn("assistant", reading.content.rstrip(), thinking=thinking, tool_calls=reading.calls)
     return Turn("assistant", rest, thinking=thinking)
+
+
+def settled_reply(text: str, *, tools: _Tools = None, is_thinking: bool = False) -> Turn:
+    """The part of the turn that is certain while the model still writes: whatever comes, `read_reply` begins with it.
+
+    What may be the beginning of a thought or of a call is not in it, and spaces at its end are not: a call behind them
+    would drop them.
+    """
+    if "<think>".startswith(text.lstrip()):
+        return Turn("assistant")
+    thinking, rest = _take_thinking(without_beginning(text, _BORDERS), is_thinking)
+    kept, calls, position = [], [], 0
+    if tools and rest.lstrip().startswith("{"):
+        rest = ""
+    while (mark := _CALL.search(rest, position)) is not None:
+        found = _tagged(rest, mark.end(), tools) if mark[0] == "<tool_call>" else None
+        if found is None or not rest.endswith("</tool_call>", 0, found[1]):
+            rest = rest[: mark.start()]
+            break
+        kept.append(rest[position : mark.start()])
+        calls.append(found[0])
+        position = found[1]
+    return Turn("assistant", _joined([*kept, rest[position:]]).rstrip(), thinking=thinking, tool_calls=calls)
+
+
+def without_beginning(text: str, marks: Sequence[str]) -> str:
+    """The text without what stands at its end and is the beginning of a mark."""
+    for length in range(min(len(text), max(map(len, marks), default=0) - 1), 0, -1):
+        if any(len(mark) > length and text.endswith(mark[:length]) for mark in marks):
+            return text[:-length]
+    return text
 
 
 def _take_thinking(text: str, is_thinking: bool) -> tuple[str, str]:
@@ -75,7 +109,7 @@ def _read_tagged(text: str, tools: _Tools) -> _Reading | None:
     kept, calls, position = [], [], 0
     while (start := text.find("<tool_call>", position)) >= 0:
         inside = start + len("<tool_call>")
-        found = _tagged_json(text, inside) or _tagged_function(text, inside, tools)
+        found = _tagged(text, inside, tools)
         if found is None:
             kept.append(text[position:inside])
             position = inside
@@ -84,7 +118,17 @@ def _read_tagged(text: str, tools: _Tools) -> _Reading | None:
             kept.append(text[position:start])
             calls.append(call)
             position = end
-    return _Reading("".join([*kept, text[position:]]), calls) if calls else None
+    return _Reading(_joined([*kept, text[position:]]), calls) if calls else None
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """What stands between calls; spaces behind a call that the reply begins with are no part of it."""
+    text = "".join(parts)
+    return text if parts[0].strip() or len(parts) == 1 else text.lstrip()
+
+
+def _tagged(text: str, start: int, tools: _Tools) -> tuple[ToolCall, int] | None:
+    return _tagged_json(text, start) or _tagged_function(text, start, tools)
 
 
 def _tagged_json(text: str, start: int) -> tuple[ToolCall, int] | None:

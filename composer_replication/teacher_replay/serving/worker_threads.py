@@ -15,11 +15,10 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-async def in_thread(work: Callable[[], Result], *, daemon: bool) -> Result:
-    """Await the result of `work`, which runs in a thread of its own.
+async def in_thread(work: Callable[[], Result]) -> Result:
+    """Await the result of `work`, which runs in a thread of its own. It does not keep the process from ending.
 
-    If the waiting is cancelled, the work goes on and its result is dropped. `daemon` work does not keep the process
-    from ending.
+    If the waiting is cancelled, the work goes on and its result is dropped.
     """
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
@@ -34,7 +33,7 @@ async def in_thread(work: Callable[[], Result], *, daemon: bool) -> Result:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(done.set)
 
-    threading.Thread(target=run, daemon=daemon, name="local-teacher").start()
+    threading.Thread(target=run, daemon=True, name="local-teacher").start()
     await done.wait()
     if errors:
         raise errors[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import torch
 
 from composer_replication._optional import require
 from composer_replication._tiny.tokenizer import _template_text
-from composer_replication.config.resolving import BUNDLED_MODEL
+from composer_replication.model_places import model_place
 
 if TYPE_CHECKING:
     from composer_replication.config import Config
@@ -30,7 +29,7 @@ def load_tokenizer(settings: ModelSection) -> Any:
     """
     from transformers import AutoTokenizer
 
-    place = model_place(settings)
+    place = _place(settings)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, revision=settings.revision)
     except (OSError, ValueError, KeyError) as error:
@@ -62,7 +61,7 @@ def load_model(settings: ModelSection) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    place = model_place(settings)
+    place = _place(settings)
     try:
         model, loaded = AutoModelForCausalLM.from_pretrained(
             place,
@@ -90,7 +89,7 @@ def empty_model(settings: ModelSection) -> Any:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    place = model_place(settings)
+    place = _place(settings)
     try:
         config = AutoConfig.from_pretrained(place, revision=settings.revision)
         _check_architecture(settings, config)
@@ -187,26 +186,15 @@ def lora_config(settings: ModelSection) -> Any:
     )
 
 
-def model_place(settings: ModelSection) -> str:
-    """The absolute path of a directory, or a hub id.
-
-    Raises:
-        ValueError: it looks like a directory, and is none.
-        SmolLM2NotInstalledError: see `smollm2_checkpoint`.
-    """
-    if settings.name == BUNDLED_MODEL:
-        from composer_replication._tiny.smollm2 import smollm2_checkpoint
-
-        return str(smollm2_checkpoint())
-    path = Path(settings.name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ValueError(f"model.name: {settings.name} holds no model: there is no config.json in it")
-        return str(path.resolve())
-    looks_local = path.is_absolute() or settings.name.startswith((".", "~")) or settings.name.count("/") > 1
-    if looks_local or (os.sep != "/" and os.sep in settings.name) or path.exists():
-        raise ValueError(f"model.name: {settings.name}: there is no such directory")
-    return settings.name
+def _place(settings: ModelSection) -> str:
+    """Where the model is (see `model_place`); a directory holds all of its weights, and not an adapter's."""
+    try:
+        place = model_place(settings.name)
+    except ValueError as error:
+        raise ValueError(f"model.name: {error}") from None
+    if Path(place).is_dir() and not (Path(place) / "config.json").is_file():
+        raise ValueError(f"model.name: {settings.name} holds no model: there is no config.json in it")
+    return place
 
 
 def _chat_template(name: str) -> str | None:

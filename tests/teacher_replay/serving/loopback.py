@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from http.client import HTTPResponse
 from typing import Any
 
 import openai
@@ -26,14 +27,13 @@ def send(server: LocalTeachers, data: bytes) -> tuple[int, Any]:
     """Send bytes as they are; the status, and the body as JSON if it is."""
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(data)
-        received = b""
-        while chunk := connection.recv(65536):
-            received += chunk
-    head, _, body = received.partition(b"\r\n\r\n")
+        response = HTTPResponse(connection)
+        response.begin()
+        body = response.read()
     try:
-        return int(head.split()[1]), json.loads(body)
+        return response.status, json.loads(body)
     except ValueError:
-        return int(head.split()[1]), body
+        return response.status, body
 
 
 def post(server: LocalTeachers, body: Any, *headers: str) -> tuple[int, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,15 @@ from typing import Any
 import openai
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from teacher_replay.serving.loopback import USER, client, post, request_bytes
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from composer_replication import MissingExtraError
 from composer_replication._tiny import tiny_model, tiny_tokenizer
 from composer_replication.teacher_replay.serving import HuggingFaceTeacher, LocalTeachers, Question
-from composer_replication.teacher_replay.serving.hf_model import _GumbelNoise, _sampling, choose_device
+from composer_replication.teacher_replay.serving.decoding import GumbelNoise, sampling_of
+from composer_replication.teacher_replay.serving.hf_model import choose_device
 
 TOOL = {
     "type": "function",
@@ -144,7 +148,7 @@ def test_sampling_follows_the_seed_and_leaves_the_global_random_state_alone() ->
 
 def test_a_draw_has_the_probabilities_of_the_softmax() -> None:
     scores_NV = torch.tensor([2.0, 1.0, 0.0, -torch.inf]).expand(20_000, 4)
-    noise = _GumbelNoise(torch.Generator().manual_seed(0))
+    noise = GumbelNoise(torch.Generator().manual_seed(0))
     drawn = noise(torch.zeros(1, 1), scores_NV).argmax(-1)
     frequencies = torch.bincount(drawn, minlength=4) / 20_000
     assert torch.allclose(frequencies, scores_NV[0].softmax(-1), atol=0.01)
@@ -154,16 +158,16 @@ def test_what_the_client_leaves_open_comes_from_the_models_own_settings() -> Non
     config = tiny_model("qwen2", vocab_size=640).generation_config
 
     def names(**given: Any) -> list[str]:
-        return [type(one).__name__ for one in _sampling(config, Question(USER, **given), torch.device("cpu"))]
+        return [type(one).__name__ for one in sampling_of(config, Question(USER, **given), torch.device("cpu"))]
 
     assert names() == names(temperature=0.0, top_p=0.5) == []
-    assert names(temperature=1.0) == ["TemperatureLogitsWarper", "_GumbelNoise"]
+    assert names(temperature=1.0) == ["TemperatureLogitsWarper", "GumbelNoise"]
     config.do_sample, config.temperature, config.top_k, config.top_p = True, 0.7, 20, 0.8
-    full = ["TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "_GumbelNoise"]
+    full = ["TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "GumbelNoise"]
     assert names() == full
     assert names(top_p=1.0) == [full[0], full[1], full[3]]
     assert names(temperature=0.0) == []
-    assert _sampling(config, Question(USER), torch.device("cpu"))[0].temperature == 0.7
+    assert sampling_of(config, Question(USER), torch.device("cpu"))[0].temperature == 0.7
 
 
 def test_an_answer_ends_at_a_stop_text() -> None:
@@ -213,7 +217,7 @@ def test_every_end_of_turn_ends_the_turn_and_no_special_token_is_shown() -> None
     cut = ask(HuggingFaceTeacher(model, tokenizer, max_new_tokens=20))
     assert cut.completion_tokens <= 5
     assert cut.finish_reason is None
-    shown = HuggingFaceTeacher(model, tokenizer)._text(tokenizer("a<|im_start|><tool_call>b<|im_end|>")["input_ids"])
+    shown = HuggingFaceTeacher(model, tokenizer)._decoded(tokenizer("a<|im_start|><tool_call>b<|im_end|>")["input_ids"])
     assert shown == "a<tool_call>b"
 
 
@@ -228,18 +232,6 @@ def watched(one: HuggingFaceTeacher, before: Callable[[], None], after: Callable
             after()
 
     one._model.generate = watch
-
-
-def test_a_model_answers_one_question_at_a_time() -> None:
-    one = teacher(max_new_tokens=30)
-    expected = ask(one).content
-    running: list[int] = []
-    together: list[int] = []
-    watched(one, lambda: (running.append(1), together.append(len(running)))[0], running.pop)
-    with LocalTeachers({"m": one}) as server, ThreadPoolExecutor(4) as pool:
-        replies = list(pool.map(lambda _: post(server, {"messages": USER, "temperature": 0}), range(4)))
-    assert [reply["choices"][0]["message"]["content"] for _, reply in replies] == [expected] * 4
-    assert together == [1] * 4
 
 
 def test_a_client_that_goes_away_stops_the_generation() -> None:
@@ -258,26 +250,6 @@ def test_a_client_that_goes_away_stops_the_generation() -> None:
         assert len(tokens) < 3000
         # The next one has its turn.
         assert post(server, {"messages": USER, "temperature": 0, "max_tokens": 2})[0] == 200
-
-
-def test_a_client_that_goes_away_while_it_waits_is_never_answered() -> None:
-    one = teacher(max_new_tokens=4)
-    asked: list[int] = []
-    watched(one, lambda: asked.append(1), lambda: None)
-
-    async def give_up() -> None:
-        with one._turn:
-            waiting = asyncio.ensure_future(one.answer(Question(USER, temperature=0.0)))
-            await asyncio.sleep(0)  # it is under way, and its thread is waiting for the turn
-            waiting.cancel()
-            await asyncio.wait([waiting])
-        await one.answer(Question(USER, temperature=0.0))
-
-    asyncio.run(give_up())
-    for thread in threading.enumerate():
-        if thread.name == "local-teacher":
-            thread.join()
-    assert len(asked) == 1
 
 
 def test_the_end_of_the_server_stops_the_generation() -> None:
@@ -319,6 +291,79 @@ def test_what_cannot_be_loaded_is_named_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="has no chat template"):
         HuggingFaceTeacher.load(str(tmp_path / "no_template"))
+
+
+def saved(folder: Path, model: Any = None, template: str | None = "qwen2_5") -> Path:
+    """A folder with the parts of a checkpoint that are given."""
+    if model is not None:
+        model.save_pretrained(folder)
+    if template is not None:
+        tiny_tokenizer(template).save_pretrained(folder)
+    return folder
+
+
+def adapted(tmp_path: Path, template: str | None = "qwen2_5") -> tuple[Path, Any]:
+    """A folder with an adapter whose base is in another one, and the adapted model."""
+    base = saved(tmp_path / "base", tiny_model("qwen2", vocab_size=640, seed=1))
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model = get_peft_model(
+        model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    )
+    return saved(tmp_path / "adapter", model, template), model
+
+
+def test_smollm2_is_the_bundled_model_as_for_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("qwen2", vocab_size=640, seed=1)
+    folder = saved(tmp_path / "converted", model)
+    monkeypatch.setattr("composer_replication._tiny.smollm2.smollm2_checkpoint", lambda: folder)
+    expected = ask(HuggingFaceTeacher(model, tiny_tokenizer("qwen2_5")), max_tokens=8)
+    assert ask(HuggingFaceTeacher.load("smollm2"), max_tokens=8) == expected
+
+
+def test_an_adapter_is_served_on_its_base(tmp_path: Path) -> None:
+    folder, model = adapted(tmp_path)
+    expected = ask(HuggingFaceTeacher(model.double().merge_and_unload(), tiny_tokenizer("qwen2_5")), max_tokens=20)
+    loaded = HuggingFaceTeacher.load(str(folder))
+    loaded._model.double()
+    assert ask(loaded, max_tokens=20) == expected
+    with LocalTeachers({"m": loaded}) as server, ThreadPoolExecutor(3) as pool:
+        replies = list(pool.map(lambda _: post(server, {"messages": USER, "temperature": 0, "max_tokens": 20}), "abc"))
+    assert [reply["choices"][0]["message"]["content"] for _, reply in replies] == [expected.content] * 3
+    assert ask(HuggingFaceTeacher.load(str(tmp_path / "base")), max_tokens=20).content != expected.content
+
+
+def test_an_adapter_has_its_own_tokenizer_and_template_or_those_of_its_base(tmp_path: Path) -> None:
+    folder, _ = adapted(tmp_path, template=None)
+    of_base = tiny_tokenizer("qwen2_5").chat_template
+    assert HuggingFaceTeacher.load(str(folder))._tokenizer.chat_template == of_base
+    own = tiny_tokenizer("qwen2_5")
+    own.chat_template = None
+    own.save_pretrained(folder)
+    assert HuggingFaceTeacher.load(str(folder))._tokenizer.chat_template == of_base
+    own.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    own.save_pretrained(folder)
+    assert HuggingFaceTeacher.load(str(folder))._tokenizer.chat_template == own.chat_template
+
+
+def test_an_adapter_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = adapted(tmp_path)
+    (tmp_path / "run" / "checkpoint-9").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint-10").mkdir()
+    with pytest.raises(ValueError, match="a training run: give one of its checkpoints, such as checkpoint-10"):
+        HuggingFaceTeacher.load(str(tmp_path / "run"))
+    (tmp_path / "base").rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"an adapter, and its base model cannot be loaded: .*base: there is no such"):
+        HuggingFaceTeacher.load(str(folder))
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": None}))
+    with pytest.raises(ValueError, match=r"it is an adapter, and its adapter_config\.json names no base model"):
+        HuggingFaceTeacher.load(str(folder))
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"there is no adapter_model\.safetensors in it"):
+        HuggingFaceTeacher.load(str(folder))
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(MissingExtraError, match=r"'peft', which is not installed: pip install .*\[train\]"):
+        HuggingFaceTeacher.load(str(folder))
 
 
 def test_devices_and_precisions() -> None:

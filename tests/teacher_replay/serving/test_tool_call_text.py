@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.teacher_replay.serving.tool_call_text import read_reply
+from composer_replication.teacher_replay.serving.tool_call_text import read_reply, settled_reply, without_beginning
 from composer_replication.traces import dump_json
 
 TOOLS = [
@@ -177,6 +177,67 @@ def test_a_call_that_is_only_thought_of_is_not_made() -> None:
     turn = read_reply(f"<think>Or <tool_call>{LIST}</tool_call>?</think>\n<tool_call>{READ}</tool_call>")
     assert [call.name for call in turn.tool_calls] == ["read"]
     assert turn.thinking == f"Or <tool_call>{LIST}</tool_call>?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Just words.",
+        "  leading and trailing stay \n",
+        f"\n I look.\n<tool_call>\n{READ}\n</tool_call>\n",
+        f"<tool_call>{READ}</tool_call>\n and <tool_call>{LIST}</tool_call> done",
+        f"A <tool_call>oops</tool_call> B <tool_call>{READ}</tool_call>",
+        f"A <tool_call>{READ}</tool_call> <tool_call>oops [TOOL_CALLS] B",
+        f"A <tool_call>{READ} and more</tool_call>",
+        f"A <tool_call>{READ}",
+        "A <tool_call><function=edit><parameter=line>1</parameter></function></tool_call> B",
+        f"A < b, [TOOL_CALL, </think> [TOOL_CALLS][{READ}]",
+        f"A [TOOL_CALLS][{READ}] and more",
+        f"A <|python_tag|>{LLAMA}; {LLAMA}",
+        f" {LLAMA}\n",
+        '{"name": "Bob"} is no call',
+        f"{{}} <tool_call>{READ}</tool_call>",
+        f"\n<think>\n Hm < </thin </think>\n\n I look. <tool_call>{READ}</tool_call>",
+        "<think>never ends <tool_call>",
+        "<thinner",
+    ],
+)
+@pytest.mark.parametrize("is_thinking", [False, True])
+def test_what_is_settled_grows_into_the_whole_reply(text: str, is_thinking: bool) -> None:
+    options: dict[str, Any] = {"tools": TOOLS, "is_thinking": is_thinking}
+    whole, before = read_reply(text, **options), read_reply("")
+    for length in range(len(text) + 1):
+        turn = settled_reply(text[:length], **options)
+        for later, earlier in ((turn, before), (whole, turn)):
+            assert later.content.startswith(earlier.content)
+            assert later.thinking.startswith(earlier.thinking)
+            assert later.tool_calls[: len(earlier.tool_calls)] == earlier.tool_calls
+        before = turn
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "thinking", "names"),
+    [
+        ("Just words. ", "Just words.", "", []),
+        ("Just <words", "Just <words", "", []),
+        ("Just <tool_", "Just", "", []),
+        ("  <thi", "", "", []),
+        ("<think> Hm, </thi", "", "Hm,", []),
+        ("<think>Hm.</think>\n\n Yes, ", " Yes,", "Hm.", []),
+        (f"I look. <tool_call>{READ}</tool_call>", "I look.", "", ["read"]),
+        (f"I look. <tool_call>{READ}", "I look.", "", []),
+        (f"<tool_call>{READ}</tool_call> And <tool_call>{LIST}", "And", "", ["read"]),
+    ],
+)
+def test_what_is_clear_is_settled_at_once(text: str, content: str, thinking: str, names: list[str]) -> None:
+    turn = settled_reply(text, tools=TOOLS)
+    assert (turn.content, turn.thinking, [call.name for call in turn.tool_calls]) == (content, thinking, names)
+
+
+def test_the_longest_beginning_is_held_back() -> None:
+    assert without_beginning("abcaba", ("abab", "bar")) == "abc"
+    assert without_beginning("xab", ("ab",)) == "xab"  # a whole one is for others to find
+    assert without_beginning("xab", ()) == "xab"
 
 
 JSON = st.recursive(

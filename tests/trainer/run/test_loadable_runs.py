@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from composer_replication._tiny.smollm2 import smollm2_file
 from composer_replication.config import parse_config
 from composer_replication.config.sections import LoraSection, ModelSection
+from composer_replication.teacher_replay.serving import HuggingFaceTeacher
 from composer_replication.trainer.run.model_loading import load_model, lora_config
 from composer_replication.trainer.run.training_run import TrainingRun
 
@@ -55,6 +56,7 @@ def test_adapters_on_a_base_that_was_named_relatively(
     loaded = AutoPeftModelForCausalLM.from_pretrained(folder)
     assert _same(loaded, run.trainer.model)
     assert AutoTokenizer.from_pretrained(folder).chat_template == run.trainer.processing_class.chat_template
+    assert _same(HuggingFaceTeacher.load(str(folder))._model, run.trainer.model)
     card = _card(folder)
     assert "Base model: `model`, a local checkpoint (Qwen2ForCausalLM)." in card
     assert "AutoPeftModelForCausalLM.from_pretrained(place)" in card
