@@ -43,7 +43,9 @@ def test_what_comes_back_over_http_is_the_right_call_against_the_students(seed: 
         assert [message["role"] for message in messages] == ["system", "user"]
         assert {"read_file", "run_python"} <= {tool["function"]["name"] for tool in tools}
     assert (len(replay.states), len(replay.answers), replay.cost_usd) == (2, 6, 0.0)
-    assert all(row["error"] is None and row["latency_s"] > 0 for row in replay.answers)
+    assert all(row["latency_s"] > 0 for row in replay.answers)
+    # One of them calls what it was not offered, or with an argument of another name, as the student did: no vote.
+    assert {row["teacher_slug"] for row in replay.answers if row["error"] is not None} == {"hasty"}
     assert (replay.by_meaning, replay.by_text, replay.recipe) == (2, 0, "default")
     assert list(replay.pairs) == list(VARIANTS)
     for variant, pair in replay.pairs.items():
