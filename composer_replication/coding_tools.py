@@ -176,8 +176,8 @@ CLAUDE_CODE = (
     Tool(
         "Task",
         "Start a sub-agent for a task; its last message is the result.",
-        {**_SUB_AGENT, "subagent_type": TEXT},
-        {"model": TEXT, "resume": TEXT, "run_in_background": FLAG},
+        _SUB_AGENT,
+        {"subagent_type": TEXT, "model": TEXT, "resume": TEXT, "run_in_background": FLAG},
         until="2.1.63",
         main_only=True,
     ),
@@ -192,7 +192,7 @@ CLAUDE_CODE = (
     Tool(
         "TodoWrite",
         "Write the list of what is to be done.",
-        {"todos": list_of(record({"content": TEXT, "status": _STATUS, "activeForm": TEXT}))},
+        {"todos": list_of(record({"content": TEXT, "status": _STATUS}, {"activeForm": TEXT}))},
         until="2.1.16",  # longer where nobody is at the terminal: its calls show that
         unless=_TASK_TOOLS,
     ),

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from composer_replication.traces import ToolCall
 
 OWN_BLOCK = re.compile(
-    r"```mswea_bash_command\s*\n(.*?)\n```|<mswea_bash_command>(.*?)</mswea_bash_command>", re.DOTALL
+    r"```mswea_bash_command[^\S\n]*\n(.*?)\n```|<mswea_bash_command>(.*?)</mswea_bash_command>", re.DOTALL
 )
 """What only mini-swe-agent asks its models for."""
-_BASH_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
-_FENCE = re.compile(r"^```(\S*)\s*\n|^```\s*$", re.MULTILINE)
+_BASH_BLOCK = re.compile(r"```bash[^\S\n]*\n(.*?)\n```", re.DOTALL)
+_FENCE = re.compile(r"^```(\S*)[^\S\n]*\n|^```\s*$", re.MULTILINE)
 
 SHELL_TOOL: dict[str, Any] = {
     "type": "function",

@@ -13,8 +13,31 @@ from composer_replication.teacher_replay.tool_schemas import complete_tools, is_
 from composer_replication.traces import ToolCall, Turn, parse_action, render_action
 
 # As providers spell it, in lower case.
-_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
-_KEPT_BACK = frozenset({"content_filter", "content_filtered", "safety"})
+_WHOLE = frozenset(
+    {
+        "",
+        "stop",
+        "end_turn",
+        "eos",
+        "eos_token",
+        "stop_sequence",
+        "tool_calls",
+        "tool_call",
+        "tool_use",
+        "function_call",
+    }
+)
+_CUT = frozenset(
+    {
+        "length",
+        "max_tokens",
+        "max_output_tokens",
+        "max_length",
+        "model_length",
+        "token_limit",
+        "model_context_window_exceeded",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -42,12 +65,12 @@ class AnswerReader:
     def read(self, answer: Answer, max_output_tokens: int) -> Reading:
         """An answer that was cut or kept back is no action; it is stored, so it is not paid for again."""
         finish = answer.finish.lower()
-        if finish in _CUT:
+        if finish in _CUT or (not finish and answer.tokens.completion >= max_output_tokens):
             return Reading(
                 problem=f"the answer was cut at {max_output_tokens} tokens: raise max_output_tokens", is_cut=True
             )
-        if finish in _KEPT_BACK:
-            return Reading(problem="the endpoint's content filter kept the answer back")
+        if finish not in _WHOLE:
+            return Reading(problem=f"the endpoint broke the answer off, or kept it back ({finish[:40]})")
         if not answer.text.strip():
             return Reading(problem="the answer is empty")
         turn = parse_action(answer.text)
@@ -94,7 +117,9 @@ class CallChecks:
         if self._validators and call.name not in self._validators:
             return f"the answer calls {call.name}, which is none of the tools that were offered"
         validator = self._validators.get(call.name)
-        misfit = None if validator is None else _misfit(validator, call.arguments)
+        # None for what need not be given is as good as nothing.
+        given = {name: value for name, value in call.arguments.items() if value is not None}
+        misfit = None if validator is None else _misfit(validator, given)
         return None if misfit is None else f"the answer's call of {call.name} does not fit the tool: {misfit}"
 
 

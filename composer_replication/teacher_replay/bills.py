@@ -44,16 +44,17 @@ def bill(price: Price, report: UsageReport, prompt: Prompt, text: str, reserved:
     billed = 0 if report.cost_usd is None else to_nano(report.cost_usd)
     if billed > _BELIEVED * max(reserved.cost, NANO):
         billed = 0
-    priced = [Bill(usage, price.cost(usage)) for usage in believed(report.readings, prompt, text, reserved)]
-    # A sum that one reading explains is no other's.
-    fitting = [one for one in priced if abs(one.cost - billed) <= _NEAR * billed] if billed else []
-    usage, counted = max(fitting or priced, key=lambda one: one.cost, default=Bill(None, reserved.cost))
+    priced = [(usage, price.cost(usage)) for usage in believed(report.readings, prompt, text, reserved)]
+    # A sum that one reading of the prompt explains is no other's. It may have been made without the thinking.
+    longest = max((usage.completion for usage, _ in priced), default=0)
+    near = [one for one in priced if one[0].completion == longest and abs(one[1] - billed) <= _NEAR * billed]
+    usage, counted = max((billed and near) or priced, key=lambda one: one[1], default=(None, reserved.cost))
     return Bill(usage, max(counted, billed))
 
 
 def believed(readings: Iterable[Tokens], prompt: Prompt, text: str, reserved: Reserved) -> list[Tokens]:
-    """The readings that can be of this prompt and of an answer of this text. Those that keep to what was reserved rule
-    out those that do not."""
+    """The readings that can be of this prompt and of an answer of this text. Those whose prompt has no more tokens than
+    it can have rule out those with more; thinking knows no such bound."""
     size = len(text.encode("utf-8", "replace"))
     possible = [
         usage
@@ -64,5 +65,4 @@ def believed(readings: Iterable[Tokens], prompt: Prompt, text: str, reserved: Re
         and usage.completion * LONGEST_TOKEN + _AROUND_ACTION >= size
         and (usage.completion > 0 or not text)
     ]
-    within = [one for one in possible if one.prompt <= reserved.prompt and one.completion <= reserved.completion]
-    return within or possible
+    return [usage for usage in possible if usage.prompt <= reserved.prompt] or possible

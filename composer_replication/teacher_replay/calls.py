@@ -73,7 +73,7 @@ class Caller:
         self._asking: dict[str, asyncio.Event] = {}
         self._pauses: dict[str, float] = {}
         self._windows: dict[str, int | None] = {}
-        self._looking = asyncio.Lock()
+        self._looking: dict[str, asyncio.Lock] = {}
 
     async def call(self, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
         """The ledger's answer, else the teacher's, else why there is none."""
@@ -141,7 +141,8 @@ class Caller:
                 await self._ledger.do(self._ledger.ledger.fail, begun, "cancelled while it was under way", "maybe")
                 self._notify()
                 raise
-            self._pause(teacher, reply.after)
+            if reply.after is not None:  # a guess of how long its limit lasts: the next call may find out
+                self._pause(teacher, min(reply.after, self._rules.longest_wait))
             answer = self._priced(teacher, prompt, reply, reserved)
             repeat = teacher.worst_case(answer.tokens.prompt or token_bound(prompt))
             await self._ledger.do(self._ledger.ledger.settle, begun, teacher.slug, answer, repeat)
@@ -153,7 +154,7 @@ class Caller:
         """How many tokens fit a teacher; its endpoint is asked once, if nobody else knows."""
         if teacher.context_window is not None:
             return teacher.context_window
-        async with self._looking:
+        async with self._looking.setdefault(teacher.slug, asyncio.Lock()):
             if teacher.slug not in self._windows:
                 self._windows[teacher.slug] = await self._client.context_window(teacher)
             return self._windows[teacher.slug]

@@ -114,7 +114,7 @@ class TeacherClient:
         began = time.monotonic()
         try:
             status, headers, content = await asyncio.wait_for(
-                self._exchange(f"{teacher.base_url}/chat/completions", _headers(teacher), body), self._timeout
+                self._exchange("POST", f"{teacher.base_url}/chat/completions", _headers(teacher), body), self._timeout
             )
         except (httpx2.HTTPError, asyncio.TimeoutError) as error:
             raise _lost(error, teacher, self._timeout) from None
@@ -125,19 +125,20 @@ class TeacherClient:
 
     async def context_window(self, teacher: Teacher) -> int | None:
         """How many tokens fit a teacher by its endpoint's list of models, None if that does not say."""
+        asked = self._exchange("GET", f"{teacher.base_url}/models", _headers(teacher))
         try:
-            response = await self._http.get(
-                f"{teacher.base_url}/models", headers=_headers(teacher), timeout=min(_CONNECT_SECONDS, self._timeout)
-            )
-        except httpx2.HTTPError:
+            status, _, content = await asyncio.wait_for(asked, min(_CONNECT_SECONDS, self._timeout))
+        except (httpx2.HTTPError, asyncio.TimeoutError, CallFailedError):
             return None
-        listed = objects((_decoded(response.content) or {}).get("data")) if response.is_success else []
+        listed = objects((_decoded(content) or {}).get("data")) if status == 200 else []
         models = [model for model in listed if model.get("id") == teacher.model]
         windows = [model.get(name) for model in models for name in _WINDOWS]
         return next((window for window in windows if type(window) is int and window > 0), None)
 
-    async def _exchange(self, url: str, headers: dict[str, str], body: bytes) -> tuple[int, httpx2.Headers, bytes]:
-        async with self._http.stream("POST", url, headers=headers, content=body) as response:
+    async def _exchange(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | None = None
+    ) -> tuple[int, httpx2.Headers, bytes]:
+        async with self._http.stream(method, url, headers=headers, content=body) as response:
             content = bytearray()
             async for piece in response.aiter_bytes():
                 content += piece
@@ -168,7 +169,7 @@ def _lost(error: Exception, teacher: Teacher, timeout: float) -> CallFailedError
 
 
 def _refused(status: int, headers: httpx2.Headers, content: bytes, teacher: Teacher) -> CallFailedError:
-    return _by_status(status, _decoded(content) or {}, teacher, headers)
+    return _by_status(status, _decoded(content, bare_error=True) or {}, teacher, headers)
 
 
 def _by_status(
@@ -198,6 +199,8 @@ def _reply(content: bytes, latency: float, teacher: Teacher, headers: Mapping[st
     report = read_usage(fields(reply.get("usage")), headers)
     choices = objects(reply.get("choices"))
     problem = fields(reply.get("error")) or (fields(choices[0].get("error")) if choices else {})
+    if not choices and (told := fields(reply.get("base_resp"))).get("status_code"):
+        problem = {"code": 400, "message": told.get("status_msg")}  # MiniMax
     if problem:
         # OpenRouter reports what a provider did in a response that is itself fine. If it broke off in the middle of an
         # answer, that much was generated, and billed.
@@ -214,7 +217,8 @@ def _reply(content: bytes, latency: float, teacher: Teacher, headers: Mapping[st
     return Reply(text, finish if isinstance(finish, str) else "", report, latency, seconds_to_wait(headers))
 
 
-def _decoded(content: bytes) -> dict[str, Any] | None:
+def _decoded(content: bytes, *, bare_error: bool = False) -> dict[str, Any] | None:
+    """The object that a body holds. `bare_error`: Gemini puts an error into a list, others write it as plain text."""
     try:
         try:
             decoded = msgspec.json.decode(content)
@@ -222,7 +226,9 @@ def _decoded(content: bytes) -> dict[str, Any] | None:
             # Half of a surrogate pair, as a model that is cut leaves it, is JSON all the same; the answer is paid for.
             decoded = json.loads(dump_json(json.loads(content)).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        return None
+        return {"error": content[:_LONGEST_ERROR].decode(errors="replace")} if bare_error else None
+    if bare_error and isinstance(decoded, list) and len(decoded) == 1:
+        (decoded,) = decoded
     return decoded if isinstance(decoded, dict) else None
 
 

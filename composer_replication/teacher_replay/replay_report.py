@@ -76,6 +76,7 @@ class TeacherUse:
             "left_alone": self.left_alone,
             "last_error": self.last_error,
             "last_unusable": self.last_unusable,
+            "last_too_long": self.last_too_long,
         }
 
     def latency(self, quantile: float) -> float | None:
@@ -177,6 +178,7 @@ class ReplayReport:
             "traces": self.traces,
             "states": self.states,
             "calls": sum(use.calls for use in uses),
+            "answered": sum(use.answered for use in uses),
             "stored": sum(use.stored for use in uses),
             "cut": sum(use.cut for use in uses),
             "cut_usd": to_usd(sum(use.cut_cost for use in uses)),

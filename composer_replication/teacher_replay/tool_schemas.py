@@ -39,7 +39,8 @@ def offered_tools(trace: Trace) -> list[dict[str, Any]]:
 
     Definitions of the log win. Else they are the known tools of its agent and version, and those that it calls besides
     (of an MCP server, say). A name that the harness refused was made up by the student, or was not for this agent.
-    Arguments that a known tool took without being known are added to its schema.
+    Arguments that a known tool took without being known are added to its schema, and those that it went without are
+    not required.
     """
     if given := complete_tools(trace.tools, ()):
         return given
@@ -62,6 +63,8 @@ def offered_tools(trace: Trace) -> list[dict[str, Any]]:
         schema = known.parameters()
         shown = called[known.name].schema()["properties"] if known.name in called else {}
         schema["properties"] |= {name: shown[name] for name in shown if name not in schema["properties"]}
+        if known.name in called and "required" in schema:
+            schema["required"] = [name for name in schema["required"] if called[known.name].always_has(name)]
         tools[known.name] = _definition(known.name, schema, known.description)
     return [tools[name] for name in sorted(tools.keys() - made_up)]
 
@@ -146,6 +149,10 @@ class _Tool:
             if _PARAMETER_NAME.fullmatch(name) is None:
                 continue
             self.parameters.setdefault(name, _Parameter()).add(value)
+
+    def always_has(self, name: str) -> bool:
+        """Whether no call went without an argument."""
+        return (name in self.parameters and self.parameters[name].times == self.calls) or not self.calls
 
     def schema(self) -> dict[str, Any]:
         properties = {name: self.parameters[name].schema() for name in sorted(self.parameters)}

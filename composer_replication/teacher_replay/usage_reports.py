@@ -21,7 +21,12 @@ _PROMPT = ("prompt_tokens", "input_tokens")
 _COMPLETION = ("completion_tokens", "output_tokens")
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_tokens", "cache_read_input_tokens")
 # Those of Anthropic's, under whatever name they are handed on, may stand beside the prompt.
-_WRITTEN_BESIDE = ("cache_creation_input_tokens", "cache_creation_tokens", "cached_creation_tokens")
+_WRITTEN_BESIDE = (
+    "cache_creation_input_tokens",
+    "cache_creation_tokens",
+    "cached_creation_tokens",
+    "prompt_cache_creation_tokens",
+)
 _BESIDE = ("cache_read_input_tokens", *_WRITTEN_BESIDE)
 _WRITTEN = ("cache_write_tokens", *_WRITTEN_BESIDE)
 _THINKING = ("reasoning_tokens",)
@@ -59,15 +64,20 @@ def _readings(usage: Mapping[str, Any]) -> Iterator[Tokens]:
     outputs = {**usage, **_details(usage, "completion_tokens_details"), **_details(usage, "output_tokens_details")}
     prompt, completion = _count(usage, _PROMPT), _count(usage, _COMPLETION)
     cached, written = _count(inputs, _CACHED), _count(inputs, _WRITTEN)
+    if written is None and (by_age := fields(usage.get("cache_creation"))):
+        written = sum(_count(by_age, [name]) or 0 for name in by_age)
     thinking, total = _count(outputs, _THINKING) or 0, _count(usage, _TOTAL)
     if prompt is None or completion is None:
         return
     apart = (cached or 0) + (written or 0)
+    may_be_beside = any(name in inputs for name in (*_BESIDE, "cache_creation"))
+    if apart > prompt and written is None and not may_be_beside:
+        return  # what was written is beside the prompt as well, and nobody says how much
     adds_up = [one for one in (prompt, prompt + apart) if total in (one + completion, one + completion + thinking)]
     if apart > prompt or (apart and adds_up == [prompt + apart]):
         prompts = [prompt + apart]
     else:
-        prompts = [prompt, prompt + apart] if any(name in inputs for name in _BESIDE) else [prompt]
+        prompts = [prompt, prompt + apart] if may_be_beside else [prompt]
     for whole in prompts:
         for answer in _completions(completion, thinking, None if total is None else total - whole):
             yield Tokens(whole, answer, cached or 0, written or 0)
@@ -80,9 +90,10 @@ def _readings(usage: Mapping[str, Any]) -> Iterator[Tokens]:
 
 def _completions(completion: int, thinking: int, rest: int | None) -> Iterator[int]:
     """The tokens that an answer may have; `rest` is what the total leaves for it."""
-    yield max(completion, rest or 0)
-    if rest is None or thinking > completion:
-        yield completion + thinking
+    if thinking <= completion:
+        yield max(completion, rest or 0)
+    if thinking > completion or rest is None:
+        yield max(completion + thinking, rest or 0)
 
 
 def _details(usage: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -96,15 +107,20 @@ def _count(record: Mapping[str, Any], names: Iterable[str]) -> int | None:
         _UnreadableError: something else stands under one of them.
     """
     found = [record[name] for name in names if record.get(name) is not None]
-    if any(type(count) is not int or count < 0 for count in found):
+    if any(type(count) not in (int, float) or count < 0 or count % 1 for count in found):
         raise _UnreadableError
-    return max(found, default=None)
+    return max(map(int, found), default=None)
 
 
 def _cost(usage: Mapping[str, Any], in_header: str | None) -> float | None:
     """What the endpoint says it billed, and what the vendor billed to the caller's own account there."""
     ticks = _amount(usage.get("cost_in_usd_ticks"))
-    said = (_amount(usage.get("cost")), _amount(in_header), None if ticks is None else ticks / _TICKS_PER_USD)
+    cost = usage.get("cost")
+    said = (
+        _amount(fields(cost).get("total_cost", cost)),
+        _amount(in_header),
+        None if ticks is None else ticks / _TICKS_PER_USD,
+    )
     billed = [cost for cost in said if cost is not None]
     upstream = _amount(fields(usage.get("cost_details")).get("upstream_inference_cost"))
     if upstream is not None:

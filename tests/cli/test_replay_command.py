@@ -149,7 +149,7 @@ def test_the_json_has_these_figures(
 ) -> None:
     figures = figures_of(capsys, traces, "-o", tmp_path / "out", "--teachers", teachers, "--gate", "none")
     assert set(figures) == {
-        *("cut", "cut_usd", "unusable", "unusable_usd"),
+        *("answered", "cut", "cut_usd", "unusable", "unusable_usd"),
         *("traces", "states", "calls", "stored", "failed", "not_asked_by_gate", "not_asked_for_money", "spent_usd"),
         *("saved_by_ledger_usd", "saved_by_prompt_cache_usd", "saved_by_gate_usd", "budget", "same_family"),
         *("excluded", "stopped", "teachers", "too_long"),
@@ -159,7 +159,7 @@ def test_the_json_has_these_figures(
     assert set(figures["teachers"]["one"]) == {
         *("answered", "stored", "failed", "not_asked_by_gate", "not_asked_for_money", "retries", "spent_usd"),
         *("prompt_tokens", "cached_tokens", "completion_tokens", "latency_p50_s", "latency_p95_s", "left_alone"),
-        *("cut", "cut_usd", "unusable", "unusable_usd", "last_error", "last_unusable", "too_long"),
+        *("cut", "cut_usd", "unusable", "unusable_usd", "last_error", "last_unusable", "last_too_long", "too_long"),
     }
     assert (figures["traces"], figures["states"], figures["stopped"]) == (2, 5, False)
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -57,7 +58,15 @@ class Whole:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-Said = str | dict[str, Any] | Refusal | Cut | Whole
+@dataclass(frozen=True)
+class Bare:
+    """A status and the bytes of a body."""
+
+    status: int
+    content: bytes
+
+
+Said = str | dict[str, Any] | Refusal | Cut | Whole | Bare
 
 
 def echo(asked: Asked) -> Said:
@@ -146,9 +155,41 @@ class LoopbackTeachers:
         handler.wfile.write("\r\n".join([*lines, "", ""]).encode() + content)
 
 
+class EndlessModels:
+    """A server whose list of models comes a byte at a time and has no end, and which answers nothing else."""
+
+    def __enter__(self) -> EndlessModels:
+        self._over = threading.Event()
+        over = self._over
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+                with suppress(OSError):
+                    while not over.wait(0.05):
+                        self.wfile.write(b" ")
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
 def _response(said: Said, usage: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
     if isinstance(said, Refusal):
         return said.status, said.headers, json.dumps({"error": {"message": said.message}}).encode()
+    if isinstance(said, Bare):
+        return said.status, {}, said.content
     if isinstance(said, Whole):
         return 200, said.headers, json.dumps(said.body).encode()
     finish = said.finish if isinstance(said, Cut) else "stop"

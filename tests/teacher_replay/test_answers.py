@@ -104,11 +104,23 @@ def test_an_answer_that_was_cut(finish: str) -> None:
     assert reading.problem == "the answer was cut at 64 tokens: raise max_output_tokens"
 
 
+def test_an_answer_of_all_tokens_that_does_not_say_how_it_ended_was_cut() -> None:
+    assert AnswerReader([READ]).read(Answer("Half", "", Tokens(1, 64), 5, 0.1), 64).is_cut
+    assert AnswerReader([READ]).read(Answer("Whole", "", Tokens(1, 63), 5, 0.1), 64).action == "Whole"
+    assert AnswerReader([READ]).read(Answer("Whole", "stop", Tokens(1, 64), 5, 0.1), 64).action == "Whole"
+
+
+def test_none_for_what_need_not_be_given_is_as_good_as_nothing() -> None:
+    assert problem(call("Read", file_path="a", limit=None), READ) is None
+    assert problem(call("Read", file_path=None), READ) is not None
+
+
 @pytest.mark.parametrize(
     ("text", "finish", "reason"),
     [
-        ("x", "content_filter", "the endpoint's content filter kept the answer back"),
-        ("x", "SAFETY", "the endpoint's content filter kept the answer back"),
+        ("x", "content_filter", "the endpoint broke the answer off, or kept it back (content_filter)"),
+        ("x", "SAFETY", "the endpoint broke the answer off, or kept it back (safety)"),
+        ("x", "error", "the endpoint broke the answer off, or kept it back (error)"),
         (" \n", "stop", "the answer is empty"),
         (call("Grep"), "tool_calls", "the answer calls Grep, which is none of the tools that were offered"),
     ],

@@ -64,10 +64,10 @@ def test_few_tokens_are_enough_for_a_short_answer_but_none_are_not() -> None:
     assert believed([Tokens(400, 0)], prompt(), "", RESERVED) == [Tokens(400, 0)]
 
 
-def test_a_reading_within_the_limits_rules_out_those_beyond() -> None:
-    within, too_much, too_long = Tokens(2655, 200), Tokens(2656, 200), Tokens(2655, 201)
-    assert believed([too_much, within, too_long], prompt(), TEXT, RESERVED) == [within]
-    assert believed([too_much, too_long], prompt(), TEXT, RESERVED) == [too_much, too_long]
+def test_a_prompt_within_its_bound_rules_out_those_beyond() -> None:
+    within, too_much, much_thought = Tokens(2655, 200), Tokens(2656, 200), Tokens(2655, 9000)
+    assert believed([too_much, within, much_thought], prompt(), TEXT, RESERVED) == [within, much_thought]
+    assert believed([too_much], prompt(), TEXT, RESERVED) == [too_much]
 
 
 def test_the_dearest_reading_counts_unless_the_sum_says_which_it_is() -> None:
@@ -76,6 +76,10 @@ def test_the_dearest_reading_counts_unless_the_sum_says_which_it_is() -> None:
     assert cost(*readings, billed=0.0000201) == 20_100
     assert cost(*readings, billed=0.00003) == 50_000
     assert cost(*readings, billed=0.000001) == 50_000  # a fee alone
+    free_writes = Price(input=10**9, output=0, cached_input=0, cache_write=0)
+    assert cost(Tokens(10, 5), Tokens(10, 5, cache_write=10), billed=0, price=free_writes) == 10_000  # no sum at all
+    # A gateway may have left the thinking out of its sum.
+    assert cost(Tokens(10, 5), Tokens(10, 15), billed=0.00002) == 40_000
 
 
 def test_the_higher_of_tokens_and_bill_counts() -> None:

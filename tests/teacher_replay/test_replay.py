@@ -527,7 +527,7 @@ def test_two_traces_with_the_same_ids_are_two_traces(server: LoopbackTeachers) -
     ("said", "error"),
     [
         (Cut("half an ans", "length"), "the answer was cut at 8192 tokens: raise max_output_tokens"),
-        (Cut("", "content_filter"), "the endpoint's content filter kept the answer back"),
+        (Cut("", "content_filter"), "the endpoint broke the answer off, or kept it back (content_filter)"),
         (Cut(" \n", "stop"), "the answer is empty"),
         ({"content": None}, "the answer is empty"),
         ({"content": "<think>only this</think>"}, "the answer is empty"),

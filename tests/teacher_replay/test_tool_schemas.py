@@ -244,6 +244,12 @@ def test_what_comes_later_changes_nothing_in_the_tools_that_are_known(tmp_path: 
     assert dump_json(beginning) == dump_json(whole)
 
 
+def test_what_a_call_went_without_is_not_required(tmp_path: Path) -> None:
+    tools = by_name(claude_trace(tmp_path, READ, ("Write", {"file_path": "a"}, "done")))
+    assert tools["Write"]["parameters"]["required"] == ["file_path"]
+    assert tools["Read"]["parameters"]["required"] == ["file_path"]
+
+
 def test_a_tool_that_is_called_and_not_known_is_added_and_one_that_is_made_up_is_not(tmp_path: Path) -> None:
     refused = "<tool_use_error>Error: No such tool available: {}</tool_use_error>"
     trace = claude_trace(

@@ -57,7 +57,15 @@ def test_openais_newer_names() -> None:
     assert readings(input_tokens=10, output_tokens=2, **details) == {Tokens(10, 2, cached=4)}
 
 
-@pytest.mark.parametrize("written", ["cache_creation_input_tokens", "cache_creation_tokens", "cached_creation_tokens"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "cache_creation_input_tokens",
+        "cache_creation_tokens",
+        "cached_creation_tokens",
+        "prompt_cache_creation_tokens",
+    ],
+)
 def test_what_anthropic_caches_may_stand_beside_the_prompt_or_in_it(written: str) -> None:
     both = {Tokens(10, 2, 4, 3), Tokens(17, 2, 4, 3)}
     assert readings(**COUNTS, cache_read_input_tokens=4, **{written: 3}) == both
@@ -68,6 +76,21 @@ def test_writing_to_the_cache_without_reading_from_it() -> None:
     found = readings(input_tokens=6, output_tokens=2, cache_creation_input_tokens=4)
     assert Tokens(10, 2, 0, 4) in found
     assert {one.prompt for one in found} == {6, 10}
+
+
+def test_writes_that_are_counted_by_how_long_they_last() -> None:
+    by_age = {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 1}
+    found = readings(input_tokens=10, output_tokens=2, cache_read_input_tokens=4, cache_creation=by_age)
+    assert found == {Tokens(10, 2, 4, 3), Tokens(17, 2, 4, 3)}
+
+
+def test_whole_numbers_with_a_point_are_whole_numbers() -> None:
+    assert readings(prompt_tokens=10.0, completion_tokens=2.0, **ALL_COUNTED) == {Tokens(10, 2)}
+
+
+@pytest.mark.parametrize("total", [{}, {"total_tokens": 12}])
+def test_more_thinking_than_completion_stands_beside_it(total: dict[str, int]) -> None:
+    assert readings(**COUNTS, reasoning_tokens=5000, **total, **ALL_COUNTED) == {Tokens(10, 5002)}
 
 
 def test_thinking_that_no_total_places_is_read_both_ways() -> None:
@@ -93,6 +116,9 @@ def test_what_is_not_counted_may_be_all_of_the_rest() -> None:
         {**COUNTS, "completion_tokens": -1},
         {**COUNTS, "cache_creation_input_tokens": "5000"},
         {**COUNTS, "prompt_tokens_details": {"cached_tokens": 1.5}},
+        {**COUNTS, "prompt_tokens": float("nan")},
+        # More is cached than the prompt has, and nobody says what was written beside it.
+        {**COUNTS, "prompt_tokens_details": {"cached_tokens": 11}},
         {**COUNTS, "total_tokens": "12"},
     ],
 )
@@ -109,6 +135,8 @@ def test_what_was_billed() -> None:
     assert cost(cost=0.5) == 0.5
     assert cost(cost_in_usd_ticks=37_756_000) == pytest.approx(0.0037756)
     assert cost(cost=0) == 0.0
+    assert cost(cost={"total_cost": 0.006, "request_cost": 0.005}) == 0.006
+    assert cost(cost={"request_cost": 0.005}) is None
     assert [cost(cost=wrong) for wrong in (None, True, -1, "free", float("nan"), 10**400)] == [None] * 6
     assert read_usage({}, {"x-litellm-response-cost": "0.25"}).cost_usd == 0.25
 
