@@ -85,6 +85,7 @@ _TOOLS = {
     "Read": ("file_path", "offset", "limit"),
     "Write": ("file_path", "content"),
 }
+_NUMBERS = {"offset": "integer", "limit": "integer"}
 
 
 class Call(NamedTuple):
@@ -206,7 +207,7 @@ def _definitions(drawn: random.Random) -> list[dict[str, Any]]:
                 "description": described(parameters),
                 "parameters": {
                     "type": "object",
-                    "properties": {parameter: {"type": "string"} for parameter in parameters},
+                    "properties": {name: {"type": _NUMBERS.get(name, "string")} for name in parameters},
                     "required": [parameters[0]],
                 },
             },

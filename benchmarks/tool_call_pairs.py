@@ -67,9 +67,10 @@ def tool_call_pairs(count: int, seed: int) -> list[dict[str, Any]]:
 def stuck_pairs(count: int, seed: int) -> tuple[list[dict[str, Any]], list[bool]]:
     """`count` pairs of sessions in which the student gets stuck, and of each whether it only repeats the one before.
 
-    A call that fails is made again, up to six times over, with or without words, while the teachers say the same each
-    time. The others look much the same and are no repeats: the call is made again after another step, or after the user
-    said something, or the teachers change their minds, or the same two actions meet in another session.
+    A call that fails is made again, up to six times over, with or without words, and fails as it did, while the
+    teachers say the same each time: all but the first after a failure are repeats. The others look much the same and
+    are none: each try has another result, as of a job that is polled; the call is made again after another step, or
+    after the user said something; the teachers change their minds; or the same two actions meet in another session.
     """
     made = list(itertools.islice(_stuck(random.Random(seed)), count))
     return [pair for pair, _ in made], [repeats for _, repeats in made]
@@ -77,7 +78,7 @@ def stuck_pairs(count: int, seed: int) -> tuple[list[dict[str, Any]], list[bool]
 
 class _StuckSession:
     def __init__(self, dice: random.Random, number: int) -> None:
-        self._dice, self._number, self._states = dice, number, itertools.count()
+        self._dice, self._number, self._states, self._results = dice, number, itertools.count(), itertools.count()
         self._messages: list[dict[str, Any]] = []
         self.user_says()
 
@@ -90,8 +91,8 @@ class _StuckSession:
             "n_teachers_agreeing": 2,
         }
 
-    def does(self, action: str) -> None:
-        result = f"Exit code 1: {self._dice.choice(_NAMES)} {self._dice.randint(1, 99)}"
+    def does(self, action: str, result: str = "") -> None:
+        result = result or f"Exit code 1: {self._dice.choice(_NAMES)} {next(self._results)}"
         self._messages.append(assistant_message(parse_action(action)))
         self._messages.append({"role": "tool", "tool_call_id": "call_0", "content": result})
 
@@ -108,10 +109,11 @@ def _stuck(dice: random.Random) -> Iterator[tuple[dict[str, Any], bool]]:
             wrong, right = (_written(_command(dice)) for _ in range(2))
             if dice.random() < 0.3:
                 right = dice.choice(everyday)
+            result = "" if dice.random() < 0.2 else f"Exit code 1: {dice.choice(_NAMES)}"
             for repeat in range(dice.randint(1, 7)):
                 said, advised = (dice.choice(("", "", f"{dice.choice(_PROSE)}\n")) for _ in range(2))
-                yield session.pair(advised + right, said + wrong), repeat > 0
-                session.does(said + wrong)
+                yield session.pair(advised + right, said + wrong), repeat > 1 and bool(result)
+                session.does(said + wrong, result)
             session.does(_written(_read(dice)))
             yield session.pair(right, wrong), False
             session.does(wrong)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
@@ -184,16 +184,35 @@ def _calls_of_message(message: Any) -> _Calls:
         return []
 
 
+class _Step(NamedTuple):
+    """What an assistant's message called, and what came of it. `begin` is its place in the history."""
+
+    begin: int
+    calls: _Calls
+    results: list[Any]
+
+
+def _step_before(messages: Sequence[Any], end: int) -> _Step | None:
+    """The step that a history's first `end` messages end with."""
+    begin = end - 1
+    while begin >= 0 and isinstance(messages[begin], Mapping) and messages[begin].get("role") == "tool":
+        begin -= 1
+    if begin < 0 or begin == end - 1:
+        return None
+    results = [message.get("content") for message in messages[begin + 1 : end]]
+    return _Step(begin, _calls_of_message(messages[begin]), results)
+
+
 def _length_without_repeats(messages: Sequence[Any], calls: _Calls) -> int:
-    """How much of a history there is before the steps at its end (a message and its results) that make these calls."""
+    """How much of a history there is before the steps at its end that only repeat the one before them: the same calls
+    with the same results. A call that gave another result is news."""
     end = len(messages)
-    while calls:
-        step = end - 1
-        while step >= 0 and isinstance(messages[step], Mapping) and messages[step].get("role") == "tool":
-            step -= 1
-        if step < 0 or step == end - 1 or _calls_of_message(messages[step]) != calls:
+    last = _step_before(messages, end) if calls else None
+    while last is not None and last.calls == calls:
+        earlier = _step_before(messages, last.begin)
+        if earlier is None or earlier[1:] != last[1:]:
             break
-        end = step
+        end, last = last.begin, earlier
     return end
 
 

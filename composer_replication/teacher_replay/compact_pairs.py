@@ -1,5 +1,6 @@
 """Pairs as lines in which every message stands once: a file of them grows as the traces do.
 
+    {"begin": "pairs"}                    a file begins
     {"trace": "t"}                        a trace begins; its messages are numbered from 0
     {"message": {"role": "user", ...}}    a message, before the first pair that needs it
     {"tools": [...]}                      tool definitions, numbered from 0 over the whole file
@@ -25,7 +26,13 @@ from composer_replication.traces import Message, dump_json
 
 
 def compact_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    """The lines of a file of pairs, plain or normalised. Traces are told apart by what `state_id` begins with."""
+    """The lines of a file of pairs, plain or normalised. Traces are told apart by what `state_id` begins with; pairs of
+    a trace belong together, since what is not in one piece is written again for each.
+
+    Raises:
+        ValueError: a message or the tools of a pair are of the wrong type.
+    """
+    yield encoded({"begin": "pairs"}) + b"\n"
     writer = _Writer()
     for row in rows:
         for line in writer.lines(row):
@@ -92,7 +99,7 @@ def _kind(row: Any) -> str | None:
     if not isinstance(row, dict) or len(row) != 1:
         return None
     (name,) = row
-    return name if name in ("trace", "message", "tools", "pairs") else None
+    return name if name in ("begin", "trace", "message", "tools", "pairs") else None
 
 
 def _digest(value: Any) -> bytes:
@@ -119,7 +126,10 @@ class _Writer:
         if trace != self._trace:
             self._trace, self._messages = trace, _MessageNumbers()
             yield {"trace": trace}
-        ranges, new = self._messages.ranges(list(row["state_messages"]))
+        messages = list(row["state_messages"])
+        if not all(isinstance(message, dict) for message in messages):
+            raise ValueError(f"{row['state_id']}: a message is no object")
+        ranges, new = self._messages.ranges(messages)
         yield from ({"message": message} for message in new)
         row = {**row, "state_messages": ranges}
         original = _original(row)
@@ -127,7 +137,9 @@ class _Writer:
             original = {**original}
             row["metadata"] = {**row["metadata"], "pair": original}
         for holder in (row, original or {}):
-            if isinstance(tools := holder.get("tools"), list):
+            if (tools := holder.get("tools")) is not None:
+                if not isinstance(tools, list):
+                    raise ValueError(f"{row['state_id']}: 'tools' is no list")
                 number, is_new = self._tools_number(tools)
                 if is_new:
                     yield {"tools": tools}
@@ -207,6 +219,10 @@ class _Reader:
             if row["pairs"] != self._pairs:
                 raise ValueError(f"{row['pairs']} pairs are said to stand above, and there are {self._pairs}")
             self._start()
+        elif kind == "begin":
+            if self.is_open:
+                raise ValueError("a file begins before the one above it has ended: that one was cut; make it again")
+            self.is_open = True
         elif kind == "trace":
             self._start_trace()
             self.is_open = True

@@ -44,6 +44,10 @@ class ReplayFolder:
                 raise OSError(
                     f"{self.folder}: {error.strerror}; a replay needs a folder that can be written"
                 ) from error
+        elif not self.answers.is_file() and self.ledger.is_file():
+            raise FileNotFoundError(
+                f"the replay in {self.folder} is unfinished: run it again; what is stored is not paid for again"
+            )
         elif not self.answers.is_file():
             raise FileNotFoundError(
                 f"{self.folder} holds no replay: make one with composer-replication replay TRACES -o {self.folder}"
@@ -63,7 +67,7 @@ class ReplayFolder:
         """Keep how this replay was made."""
         states = {"system_prompt": options.system_prompt, "max_history_tokens": options.max_history_tokens}
         families = {**self.teacher_families(), **{teacher.slug: sorted(teacher.families) for teacher in teachers}}
-        content = {"states": states, "teachers": families, "report": report}
+        content = {"states": states, "limit": options.limit, "teachers": families, "report": report}
         with whole_file(self.settings, "settings") as temporary:
             temporary.write_bytes(msgspec.json.format(_ENCODER.encode(content), indent=2) + b"\n")
 
@@ -87,6 +91,11 @@ class ReplayFolder:
         """The figures of the last run, as `ReplayReport.as_dict` has them; empty if there are none."""
         report = self._settings().get("report")
         return report if isinstance(report, dict) else {}
+
+    def limit(self) -> int | None:
+        """How many states the last run was to replay; None is all of them."""
+        limit = self._settings().get("limit")
+        return limit if isinstance(limit, int) else None
 
     def _settings(self) -> dict[str, Any]:
         try:

@@ -22,9 +22,11 @@ from composer_replication.traces import without_thinking
 
 @dataclass
 class Unfinished:
-    """What a replay has not done. `states_not_asked` have no row; the rest is of its last run."""
+    """What a replay has not done. `states_not_asked` have no row; the rest is of its last run. `limit` is how many
+    states that was to replay, None for all of them."""
 
     stopped: bool = False
+    limit: int | None = None
     states_not_asked: int = 0
     not_asked_for_money: int = 0
     left_alone: dict[str, str] = field(default_factory=dict)
@@ -33,6 +35,7 @@ class Unfinished:
         """It in one line, of so many states; None if nothing is missing."""
         parts = [
             (self.stopped, "it was stopped early"),
+            (self.limit, f"it was limited to {self.limit} states"),
             (self.states_not_asked, f"{self.states_not_asked:,} of {states:,} states were not asked"),
             (self.not_asked_for_money, f"{self.not_asked_for_money:,} calls were not made for want of money"),
             *((True, f"{slug} was given up ({reason})") for slug, reason in self.left_alone.items()),
@@ -78,7 +81,7 @@ class ReplayedPairs:
             self.judged = JudgedComparer(comparer_for(self._rule.agreement), judge)
             self._rule = self._rule._replace(agreement=self.judged)
         self._exclude = exclude_same_family
-        self.unfinished = _left_by(folder.last_report())
+        self.unfinished = _left_by(folder.last_report(), folder.limit())
 
     def __iter__(self) -> Iterator[DPOPair]:
         for trace in traces_to_replay(self._traces, self._options):
@@ -108,7 +111,7 @@ class ReplayedPairs:
         return extract_by_rule(trace.states, rows, self._rule, tools=complete_tools(trace.tools, trace.states))
 
 
-def _left_by(report: dict[str, Any]) -> Unfinished:
+def _left_by(report: dict[str, Any], limit: int | None) -> Unfinished:
     teachers = report.get("teachers")
     reasons = {
         slug: use["left_alone"]
@@ -117,6 +120,7 @@ def _left_by(report: dict[str, Any]) -> Unfinished:
     }
     return Unfinished(
         stopped=bool(report.get("stopped")),
+        limit=limit,
         not_asked_for_money=report.get("not_asked_for_money") or 0,
         left_alone=reasons,
     )

@@ -176,6 +176,7 @@ def test_an_unfinished_replay_is_told_and_used(
     assert (code, figures["pairs"]) == (0, 1)
     assert figures["unfinished"] == {
         "stopped": True,
+        "limit": None,
         "states_not_asked": 2,
         "not_asked_for_money": 4,
         "left_alone": {"some-gpt": "HTTP 401: no such key"},
@@ -188,11 +189,21 @@ def test_an_unfinished_replay_is_told_and_used(
     assert (code, "the replay is unfinished: it was stopped early; 2 of 3" in " ".join(out.split())) == (0, True)
 
 
+def test_a_replay_that_was_killed_is_not_called_none(
+    states: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "replayed").mkdir()
+    (tmp_path / "replayed" / "ledger.sqlite").touch()
+    code, _, errors = run(capsys, states, "-r", tmp_path / "replayed", "-o", tmp_path / "p.jsonl")
+    assert code == 2
+    assert "is unfinished: run it again" in " ".join(errors.split())
+
+
 def test_a_finished_replay_is_not_called_unfinished(
     states: Path, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, out, _ = run(capsys, states, "-r", replayed, "-o", tmp_path / "p.jsonl", "--json")
-    nothing = {"stopped": False, "states_not_asked": 0, "not_asked_for_money": 0, "left_alone": {}}
+    nothing = {"stopped": False, "limit": None, "states_not_asked": 0, "not_asked_for_money": 0, "left_alone": {}}
     assert (json.loads(out)["unfinished"], json.loads(out)["warnings"]) == (nothing, [])
     _, out, _ = run(capsys, states, "-r", replayed, "-o", tmp_path / "p.jsonl")
     assert "unfinished" not in out

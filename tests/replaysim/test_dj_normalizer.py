@@ -119,17 +119,18 @@ def test_tool_calls_are_counted_apart() -> None:
     assert [one.tool_call for one in report.dropped] == [True, False]
 
 
-def test_a_student_that_is_stuck_is_one_pair() -> None:
+def test_a_student_that_is_stuck_is_one_pair_before_its_failure_and_one_after() -> None:
     function = {"name": "Bash", "arguments": '{"command": "make"}'}
     messages: list[Any] = [{"role": "user", "content": "Task"}]
     pairs = []
     for number in range(4):
         pairs.append(pair(number, call("cat Makefile"), call("make"), state_messages=[*messages]))
         messages.append({"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]})
-        messages.append({"role": "tool", "tool_call_id": "c", "content": f"Error {number}"})
+        messages.append({"role": "tool", "tool_call_id": "c", "content": "Error 1"})
     other = pair(4, call("cat Makefile"), call("make -B"), state_messages=[*messages])
-    same = "document_deduplicator on lesson: the same as state-000 (pair 0)"
-    assert reasons([*pairs, other, pairs[0]]) == {1: same, 2: same, 3: same, 5: same}
+    same = "document_deduplicator on lesson: the same as state-00{} (pair {})"
+    first, second = same.format(0, 0), same.format(1, 1)
+    assert reasons([*pairs, other, pairs[0]]) == {2: second, 3: second, 5: first}
 
 
 def test_the_right_call_at_another_state_is_another_lesson() -> None:

@@ -97,26 +97,36 @@ def lessons(*pairs: Any) -> list[str]:
 
 
 def test_a_step_that_the_student_repeats_is_one_lesson() -> None:
-    one, other = step("make", "Error 1"), step("make", "Error 2", prose="Again.")
-    histories = [TASK, [*TASK, *one], [*TASK, *one, *other], [*TASK, *one, *other, *one]]
+    one, other = step("make", "Error 1"), step("make", "Error 1", prose="Again.")
+    histories = [[*TASK, *one], [*TASK, *one, *other], [*TASK, *one, *other, *one]]
     repeated = [pair(number, call("ls"), call("make"), state_messages=past) for number, past in enumerate(histories)]
-    repeated[2]["rejected"] = "Once more.\n" + call("make")
-    repeated[3]["chosen"] = "Let me look.\n" + call("ls")
+    repeated[1]["rejected"] = "Once more.\n" + call("make")
+    repeated[2]["chosen"] = "Let me look.\n" + call("ls")
     assert len(set(lessons(*repeated))) == 1
-    assert len({made["state"] for made in to_records(repeated)}) == 4
+    assert len({made["state"] for made in to_records(repeated)}) == 3
+
+
+def test_a_call_that_gave_another_result_is_news() -> None:
+    waiting, done = step("gh run view", "in progress"), step("gh run view", "success")
+    histories = [TASK, [*TASK, *waiting], [*TASK, *waiting * 2], [*TASK, *waiting * 2, *done]]
+    polled = [pair(0, call("gh pr merge"), call("gh run view"), state_messages=past) for past in histories]
+    before, first, again, last = lessons(*polled)
+    assert first == again
+    assert len({before, first, last}) == 3
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"state_messages": [*TASK, *step("make"), *step("ls")]},  # it did something else in between
-        {"state_messages": [*TASK, *step("make"), {"role": "user", "content": "Try again"}]},
-        {"state_messages": [*TASK, *step("make -k")]},
-        {"state_messages": [*TASK, *step("make")[:1]]},  # it never ran
-        {"state_messages": [*TASK, *step("ls")]},
-        {"state_messages": [{"role": "user", "content": "Another task"}, *step("make")]},
-        {"state_messages": [*TASK, {"role": "assistant", "tool_calls": [{}]}, step("make")[1]]},
-        {"state_messages": [*TASK, {"role": "assistant"}, step("make")[1]]},
+        {"state_messages": TASK},  # it had not failed yet
+        {"state_messages": [*TASK, *step("make"), *step("ls"), *step("make")]},  # it did something else in between
+        {"state_messages": [*TASK, *step("make"), {"role": "user", "content": "Try again"}, *step("make")]},
+        {"state_messages": [*TASK, *step("make"), *step("make -k")]},
+        {"state_messages": [*TASK, *step("make"), *step("make")[:1]]},  # it never ran
+        {"state_messages": [*TASK, *step("make"), *step("ls")]},
+        {"state_messages": [{"role": "user", "content": "Another task"}, *step("make"), *step("make")]},
+        {"state_messages": [*TASK, *step("make"), {"role": "assistant", "tool_calls": [{}]}, step("make")[1]]},
+        {"state_messages": [*TASK, *step("make"), {"role": "assistant"}, step("make")[1]]},
         {"state_messages": [step("make")[1]]},
         {"state_messages": ["text"]},
         {"chosen": call("ls -a")},
@@ -126,7 +136,7 @@ def test_a_step_that_the_student_repeats_is_one_lesson() -> None:
     ],
 )
 def test_what_differs_in_anything_else_is_another_lesson(other: dict[str, Any]) -> None:
-    first = pair(0, call("ls"), call("make"), state_messages=TASK)
+    first = pair(0, call("ls"), call("make"), state_messages=[*TASK, *step("make")])
     assert len(set(lessons(first, {**first, **other}, first))) == 2
 
 

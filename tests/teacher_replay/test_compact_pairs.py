@@ -136,9 +136,30 @@ def test_files_can_be_put_one_after_the_other(tmp_path: Path) -> None:
     assert list(load_pairs(tmp_path / "both.jsonl")) == plain([*ours, *theirs, *theirs, *ours])
 
 
+def test_a_file_that_was_cut_is_an_error_also_where_another_follows(tmp_path: Path) -> None:
+    content = compact(of_states(session(2)), tmp_path).read_bytes()
+    both = tmp_path / "both.jsonl"
+    for end in range(1, content.count(b"\n")):
+        cut = b"".join(content.splitlines(keepends=True)[:end])
+        both.write_bytes(cut + content)
+        with pytest.raises(ValueError, match=rf"both.jsonl, line {end + 1}: .*was cut"):
+            list(load_pairs(both))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"tools": 3}, "t::0000: 'tools' is no"), ({"state_messages": ["x"]}, "a message is no object")],
+)
+def test_what_could_not_be_read_is_not_written(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (pair, *_) = of_states(session(2))
+    with pytest.raises(ValueError, match=message):
+        compact([{**pair, **wrong}], tmp_path)  # type: ignore[typeddict-item]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_pairs_are_a_whole_file(tmp_path: Path) -> None:
     path = compact([], tmp_path)
-    assert lines(path) == [{"pairs": 0}]
+    assert lines(path) == [{"begin": "pairs"}, {"pairs": 0}]
     assert list(load_pairs(path)) == []
 
 
@@ -155,24 +176,25 @@ def test_a_file_that_was_cut_is_an_error_wherever_the_cut_is(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows[3].update(state_messages=[[0, 2]]), "line 4: it names messages 0 to 1, and 1 stand above"),
-        (lambda rows: rows[3].update(state_messages=[[0]]), "line 4: 'state_messages' are neither messages nor ranges"),
-        (lambda rows: rows[3].update(state_messages=[[0, True]]), "line 4: 'state_messages' are neither"),
-        (lambda rows: rows[3].update(state_messages=[[1, 0]]), "line 4: 'state_messages' are neither"),
-        (lambda rows: rows[3].update(state_messages=[[-1, 1]]), "line 4: 'state_messages' are neither"),
-        (lambda rows: rows[3].update(tools=1), "line 4: it names tools 1, and 1 stand above"),
-        (lambda rows: rows[3].update(tools=-1), "line 4: it names tools -1, and 1 stand above"),
-        (lambda rows: rows[1].update(message=[]), "line 2: 'message' is no object"),
-        (lambda rows: rows[2].update(tools={}), "line 3: 'tools' is no list"),
-        (lambda rows: rows.pop(3), "line 5: 2 pairs are said to stand above, and there are 1"),
-        (lambda rows: rows.pop(), "line 5: the last line is missing: the file was cut; make it again"),
-        (lambda rows: rows.pop(1), "line 3: it names messages 0 to 0, and 0 stand above"),
+        (lambda rows: rows[4].update(state_messages=[[0, 2]]), "line 5: it names messages 0 to 1, and 1 stand above"),
+        (lambda rows: rows[4].update(state_messages=[[0]]), "line 5: 'state_messages' are neither messages nor ranges"),
+        (lambda rows: rows[4].update(state_messages=[[0, True]]), "line 5: 'state_messages' are neither"),
+        (lambda rows: rows[4].update(state_messages=[[1, 0]]), "line 5: 'state_messages' are neither"),
+        (lambda rows: rows[4].update(state_messages=[[-1, 1]]), "line 5: 'state_messages' are neither"),
+        (lambda rows: rows[4].update(tools=1), "line 5: it names tools 1, and 1 stand above"),
+        (lambda rows: rows[4].update(tools=-1), "line 5: it names tools -1, and 1 stand above"),
+        (lambda rows: rows[2].update(message=[]), "line 3: 'message' is no object"),
+        (lambda rows: rows[3].update(tools={}), "line 4: 'tools' is no list"),
+        (lambda rows: rows.pop(4), "line 6: 2 pairs are said to stand above, and there are 1"),
+        (lambda rows: rows.pop(), "line 6: the last line is missing: the file was cut; make it again"),
+        (lambda rows: rows.pop(2), "line 4: it names messages 0 to 0, and 0 stand above"),
     ],
 )
 def test_damage_is_named_with_its_line(change: Any, message: str, tmp_path: Path) -> None:
     path = compact(of_states(session(2)), tmp_path)
     rows = lines(path)
     assert [next(iter(row)) for row in rows] == [
+        "begin",
         "trace",
         "message",
         "tools",
@@ -182,8 +204,8 @@ def test_damage_is_named_with_its_line(change: Any, message: str, tmp_path: Path
         "state_id",
         "pairs",
     ]
-    rows[4:6] = []  # the second pair then names what the first has
-    rows[4]["state_messages"] = [[0, 1]]
+    rows[5:7] = []  # the second pair then names what the first has
+    rows[5]["state_messages"] = [[0, 1]]
     change(rows)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ValueError, match=f"{path}, {message}"):

@@ -123,7 +123,7 @@ class GumbelNoise:
 def sampling_of(config: Any, question: Question, device: torch.device) -> list[Any]:
     """The steps that make greedy decoding draw; none if it is to stay greedy.
 
-    What the question leaves open comes from the model's generation config.
+    What the question leaves open comes from the model's generation config: temperature, top-p and top-k.
     """
     default = (config.temperature if config.temperature is not None else 1.0) if config.do_sample else 0.0
     temperature = question.temperature if question.temperature is not None else default

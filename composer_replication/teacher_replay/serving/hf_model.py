@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -33,10 +34,10 @@ class HuggingFaceTeacher:
     Questions that arrive while a batch is being answered make up the next one; in a batch, prompts are padded to the
     longest. An answer is the same alone or in a batch, up to the rounding of the device.
 
-    Temperature 0 is greedy decoding; above it, the same seed gives the same answer. What the client leaves open comes
-    from the model's generation config. Tool calls are read from the model's text (see `tool_call_text`); its thinking
-    becomes the answer's `reasoning`. A prompt that does not fit the model is refused; an answer that would not fit
-    ends where the model's positions do.
+    Temperature 0 is greedy decoding; above it, the same seed gives the same answer. Temperature, top-p and top-k that
+    the client leaves open come from the model's generation config. Tool calls are read from the model's text (see
+    `tool_call_text`); its thinking becomes the answer's `reasoning`. A prompt that does not fit the model is refused;
+    an answer that would not fit ends where the model's positions do.
 
     Args:
         model: a causal LM; it is put in evaluation mode and stays on its device.
@@ -65,7 +66,9 @@ class HuggingFaceTeacher:
             if token.special and token.content not in MARKERS
         }
         # One thread does it all: tokenizers are not made for several.
-        self._queue = BatchQueue(self._run, batch_size)
+        # What keeps its state in another form (RWKV) takes no padded batch.
+        takes_batches = {"past_key_values", "cache_params"} & signature(model.forward).parameters.keys()
+        self._queue = BatchQueue(self._run, batch_size if takes_batches else 1)
 
     @classmethod
     def load(

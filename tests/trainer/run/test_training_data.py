@@ -90,7 +90,7 @@ def test_pairs_of_compact_files_share_their_messages(tmp_path: Path) -> None:
     cut = files[1].read_bytes().rpartition(b'{"pairs"')[0]
     files[1].write_bytes(cut)
     with pytest.raises(
-        ValueError, match=r"data.pairs: .*chat.jsonl, line 11: the last line is missing: the file was cut"
+        ValueError, match=r"data.pairs: .*chat.jsonl, line 12: the last line is missing: the file was cut"
     ):
         load_training_data(DataSection(pairs=files))
 
