@@ -46,8 +46,8 @@ class DPOPair(_Pair, total=False):
     """Teachers agreed on `chosen` where the student did `rejected`; both without thinking.
 
     `teachers` are those that agreed, `margin` is by how many they outnumber the next best action (the student's own
-    counts as one), `similarity` is how alike their answers are (1.0: the same), `tools` are the definitions that the
-    teachers were given.
+    counts as one), `similarity` is how alike their answers are (1.0: the same), `tools` are the definitions of what the
+    actions call: those that the teachers were given, or of the shell, where they were to write commands as text.
     """
 
     teachers: list[str]
