@@ -226,7 +226,8 @@ def _decoded(content: bytes, *, bare_error: bool = False) -> dict[str, Any] | No
             # Half of a surrogate pair, as a model that is cut leaves it, is JSON all the same; the answer is paid for.
             decoded = json.loads(dump_json(json.loads(content)).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        return {"error": content[:_LONGEST_ERROR].decode(errors="replace")} if bare_error else None
+        is_text = bare_error and not content.lstrip().startswith(b"<")  # a page of a gateway says nothing
+        return {"error": content[:_LONGEST_ERROR].decode(errors="replace")} if is_text else None
     if bare_error and isinstance(decoded, list) and len(decoded) == 1:
         (decoded,) = decoded
     return decoded if isinstance(decoded, dict) else None
