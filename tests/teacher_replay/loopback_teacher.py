@@ -178,8 +178,12 @@ class EndlessModels:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """End the lists after all."""
         self._over.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -163,18 +163,26 @@ def test_bodies_of_other_shapes(said: Bare) -> None:
     assert (use.too_long, use.failed, use.cost, len(server.asked)) == (1, 0, 0, 1)
 
 
-def test_a_list_of_models_that_never_ends_holds_up_nobody_else() -> None:
+def test_a_list_of_models_that_does_not_end_holds_up_nobody_else() -> None:
+    came: list[str] = []
+
+    def note(row: TeacherCallResult) -> None:
+        came.append(row["teacher_slug"])
+        endless.end()  # from here on the other one goes on
+
+    async def run(specs: list[Any]) -> None:
+        options = ReplayOptions(backoff=0.0, max_retries=0)
+        async with open_replay(resolve_teachers(specs), options, on_result=note) as opened:
+            async for _ in opened.run([TraceToReplay("t", states_of("one"))]):
+                pass
+
     with LoopbackTeachers() as server, EndlessModels() as endless:
-        specs = [{"slug": "a", "base_url": endless.url}, server.spec("b")]
+        asyncio.run(run([{"slug": "a", "base_url": endless.url}, server.spec("b")]))
+    assert came == ["b", "a"]
 
-        async def run() -> list[str]:
-            came: list[str] = []
-            options = ReplayOptions(backoff=0.0, timeout=1.5, max_retries=0)
-            async with open_replay(
-                resolve_teachers(specs), options, on_result=lambda row: came.append(row["teacher_slug"])
-            ) as opened:
-                async for _ in opened.run([TraceToReplay("t", states_of("one"))]):
-                    pass
-            return came
 
-        assert asyncio.run(run()) == ["b", "a"]
+def test_a_list_of_models_that_never_ends_is_given_up() -> None:
+    with EndlessModels() as endless:
+        spec = {"slug": "a", "base_url": endless.url}
+        _, use, _ = replay(spec, [TraceToReplay("t", states_of("one"))], timeout=0.3, max_retries=0)
+    assert (use.failed, use.too_long) == (1, 0)
