@@ -217,6 +217,7 @@ class MeteredServer:
             case "GET", "/meter":
                 return encode(self.meter.figures())
             case "GET", "/v1/models":
+                self.meter.listed += 1
                 models = [
                     {"id": name, "object": "model", "context_length": teacher.context_length}
                     for name, teacher in self._teachers.items()

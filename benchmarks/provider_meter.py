@@ -44,6 +44,8 @@ class Meter:
         self.connections = 0
         self.too_long = 0
         """Prompts that were refused for their length."""
+        self.listed = 0
+        """How often the list of models was asked for."""
         self.in_flight = 0
         self.peak = 0
         self.in_flight_of: defaultdict[str, int] = defaultdict(int)

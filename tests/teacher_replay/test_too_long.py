@@ -81,12 +81,14 @@ def test_prompts_that_are_known_not_to_fit_are_not_sent(known: str) -> None:
 
 
 def test_the_tokens_that_were_counted_tell_what_fits() -> None:
-    # Two bytes a token: three times as many tokens as the prompts have for certain.
-    teacher = Teacher(bytes_per_token=2.0, window=9000, context_length=9000)
+    # Two bytes a token: three times as many tokens as the prompts have for certain by their bytes alone. The server
+    # would take them all.
+    teacher = Teacher(bytes_per_token=2.0, context_length=9000)
+    traces = traces_of(1, 40, letters=1000)
+    assert sum(len(message["content"]) for message in traces[0].states[-1]["messages"]) < 9000 * 6
     with MeteredServer({"a": teacher}) as server:
-        _, use, _ = replay(spec_of(server, "a", teacher), traces_of(1, 40, letters=1000), concurrency=1)
-        assert server.meter.too_long <= 1
-    assert use.answered > 0
+        _, use, _ = replay(spec_of(server, "a", teacher), traces, concurrency=1)
+    assert server.meter.requests == use.answered > 0
     assert use.too_long > 0
 
 
@@ -94,7 +96,7 @@ def test_a_window_that_is_not_told_is_looked_for_once() -> None:
     teacher = Teacher()
     with MeteredServer({"a": teacher}) as server:
         _, use, _ = replay(spec_of(server, "a", teacher), traces_of(2, 5))
-    assert (use.answered, use.too_long) == (10, 0)
+    assert (use.answered, use.too_long, server.meter.listed) == (10, 0, 1)
 
 
 def test_a_server_without_a_list_of_models_answers_all_the_same() -> None:
