@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 
@@ -34,6 +34,26 @@ class TraceState(TypedDict):
     state_id: str
     messages: Sequence[Message]
     student_action: str
+
+
+class Step(NamedTuple):
+    """One step of a trace between rooms: what the student saw, and the turn that it then took.
+
+    `TraceState` is the same with the action as a text, for the documented API.
+    """
+
+    state_id: str
+    messages: Sequence[Message]
+    turn: Turn
+
+    @classmethod
+    def of(cls, state: TraceState) -> Step:
+        """The step that a state describes; the one place where a student's action is parsed."""
+        return cls(state["state_id"], state["messages"], parse_action(state["student_action"]))
+
+    def state(self) -> TraceState:
+        """The step with its action as a text."""
+        return TraceState(state_id=self.state_id, messages=self.messages, student_action=render_action(self.turn))
 
 
 class TraceTurn(TypedDict, total=False):
@@ -176,14 +196,31 @@ class Trace(msgspec.Struct, omit_defaults=True):
         max_history_tokens: int | None = None,
         count_tokens: Callable[[str], int] | None = None,
     ) -> Iterator[TraceState]:
-        """One state per assistant turn of the student, in order.
+        """`steps`, with the actions as texts. `list(state["messages"])` is a plain list, for JSON."""
+        steps = self.steps(
+            system_prompt=system_prompt,
+            strip_thinking=strip_thinking,
+            max_history_tokens=max_history_tokens,
+            count_tokens=count_tokens,
+        )
+        return (step.state() for step in steps)
 
-        The histories are views (`History`) of messages that all states share: a thousand states of a long session cost
-        no more than the session. `list(state["messages"])` is a plain list, for JSON.
+    def steps(
+        self,
+        *,
+        system_prompt: str | None = None,
+        strip_thinking: bool = True,
+        max_history_tokens: int | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> Iterator[Step]:
+        """One step per assistant turn of the student, in order.
+
+        The histories are views (`History`) of messages that all steps share: a thousand steps of a long session cost
+        no more than the session.
 
         Args:
             system_prompt: put first, unless the log has a system message of its own.
-            strip_thinking: leave the student's thinking out of the histories (never out of `student_action`).
+            strip_thinking: leave the student's thinking out of the histories (never out of the step's own turn).
             max_history_tokens: drop the oldest messages until the rest fits. A call goes together with its results;
                 the system message and the newest message (with its call) always stay.
             count_tokens: counts the tokens of a text; without it, a token is taken for four bytes.
@@ -199,9 +236,7 @@ class Trace(msgspec.Struct, omit_defaults=True):
                 history = context.history()
                 if measure is not None and max_history_tokens is not None:
                     history = measure.truncate(history, max_history_tokens)
-                yield TraceState(
-                    state_id=f"{self.trace_id}::{number:04d}", messages=history, student_action=render_action(turn)
-                )
+                yield Step(f"{self.trace_id}::{number:04d}", history, turn)
                 number += 1
             context.add(turn)
 

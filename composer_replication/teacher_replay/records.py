@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+import msgspec
+
 from composer_replication.teacher_replay.gate_settings import GateSettings
-from composer_replication.traces import Message
+from composer_replication.traces import Message, Turn, parse_action, render_action
 
 
 class _TeacherCall(TypedDict):
@@ -32,6 +34,51 @@ class TeacherCallResult(_TeacherCall, total=False):
     cached_tokens: int
     stored: bool
     gated_by: GateSettings
+
+
+class TeacherRow(msgspec.Struct):
+    """`TeacherCallResult` between rooms: the answer is a turn, None if there is none that can be used."""
+
+    state_id: str
+    teacher_slug: str
+    turn: Turn | None
+    latency_s: float
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float
+    error: str | None
+    cached_tokens: int = 0
+    stored: bool = False
+    gated_by: GateSettings | None = None
+
+    @classmethod
+    def of(cls, result: TeacherCallResult) -> TeacherRow:
+        """The row that a result describes; the one place where a teacher's text is parsed."""
+        given: dict[str, Any] = dict(result)
+        text = given.pop("response_text")
+        return cls(turn=None if text is None else parse_action(text), **given)
+
+    def result(self) -> TeacherCallResult:
+        """The row with its answer as a text."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        turn = given.pop("turn")
+        if given["gated_by"] is None:
+            del given["gated_by"]
+        return TeacherCallResult(response_text=None if turn is None else render_action(turn), **given)
+
+
+class Pair(msgspec.Struct):
+    """`DPOPair` between rooms: both sides are turns, without thinking."""
+
+    state_id: str
+    messages: Sequence[Message]
+    chosen: Turn
+    rejected: Turn
+    n_teachers_agreeing: int
+    teachers: list[str] = []
+    margin: int = 0
+    similarity: float = 1.0
+    tools: list[dict[str, Any]] = []
 
 
 class _Pair(TypedDict):
