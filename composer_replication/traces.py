@@ -297,6 +297,11 @@ def without_thinking(action: str) -> str:
     return action if found is None else action[found.end() :]
 
 
+def action_text(turn: Turn) -> str:
+    """What a turn did as one text without its thinking: what is shown, and what is compared as text."""
+    return render_action(turn if not turn.thinking else msgspec.structs.replace(turn, thinking=""))
+
+
 def thinking_block(turn: Turn) -> str:
     """A turn's thinking as it stands in a text; empty if there is none."""
     return f"[THINKING]\n{turn.thinking}\n[/THINKING]" if turn.thinking else ""

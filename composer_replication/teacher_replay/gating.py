@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 from composer_replication.teacher_replay.agreement.comparison import Comparer
 from composer_replication.teacher_replay.agreement.votes import Tally, decide
 from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.traces import TraceState, without_thinking
+from composer_replication.traces import TraceState, action_text, parse_action
 
 
 class Gate(Protocol):
@@ -36,12 +36,12 @@ class SequentialGate:
 
     def __call__(self, state: TraceState, answers: Sequence[TeacherCallResult], remaining: Sequence[str], /) -> bool:
         given = [
-            (row["teacher_slug"], without_thinking(row["response_text"]))
+            (row["teacher_slug"], parse_action(row["response_text"]))
             for row in answers
             if row["error"] is None and row["response_text"]
         ]
-        student = without_thinking(state["student_action"])
-        if not student.strip():
+        student = parse_action(state["student_action"])
+        if not action_text(student).strip():
             return False  # there is nothing to reject
         return self._is_open(Tally.of(student, given, self._same), len(remaining))
 

@@ -18,7 +18,7 @@ from composer_replication.teacher_replay.answers import CallChecks
 from composer_replication.teacher_replay.gate_settings import GateSettings, PairRule, add_gate, pair_rule
 from composer_replication.teacher_replay.pair_report import PairReport
 from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult, check_state
-from composer_replication.traces import TraceState, parse_action, without_thinking
+from composer_replication.traces import TraceState, Turn, action_text, parse_action
 
 logger = logging.getLogger(__name__)
 
@@ -110,10 +110,10 @@ def extract_by_rule(
         answers = _answers(rows_by_state.pop(state_id, []), checks, report)
         if not answers:
             continue
-        student = without_thinking(state["student_action"])
+        student = parse_action(state["student_action"])
         tally = Tally.of(student, answers, same)
         verdict = decide(tally, rule.threshold, rule.min_margin)
-        if report.count(tally, verdict, rule.threshold, has_student_action=bool(student.strip())):
+        if report.count(tally, verdict, rule.threshold, has_student_action=bool(action_text(student).strip())):
             report.pairs.append(_pair(state, student, tally, verdict, definitions))
     report.unknown_rows = sum(map(len, rows_by_state.values()))
     if report.unknown_rows:
@@ -140,14 +140,14 @@ def comparer_for(agreement: Agreement) -> Comparer:
     return agreement
 
 
-def _answers(rows: Sequence[TeacherCallResult], checks: CallChecks, report: PairReport) -> list[tuple[str, str]]:
+def _answers(rows: Sequence[TeacherCallResult], checks: CallChecks, report: PairReport) -> list[tuple[str, Turn]]:
     """Each teacher's last answer that can be used, in the order in which the teachers come."""
-    answers: dict[str, str | None] = {}
+    answers: dict[str, Turn | None] = {}
     for row in rows:
         teacher, text = row["teacher_slug"], row["response_text"]
-        action = without_thinking(text) if text is not None and row["error"] is None else ""
+        action = parse_action(text if text is not None and row["error"] is None else "")
         # An answer without an action cannot be trained on, and one whose call cannot be made must not be.
-        if not action.strip() or checks.problem(parse_action(action)) is not None:
+        if not action_text(action).strip() or checks.problem(action) is not None:
             report.failed_rows += 1
             answers.setdefault(teacher, None)
             continue
@@ -157,14 +157,14 @@ def _answers(rows: Sequence[TeacherCallResult], checks: CallChecks, report: Pair
     return [(teacher, action) for teacher, action in answers.items() if action is not None]
 
 
-def _pair(state: TraceState, student: str, tally: Tally, verdict: Verdict, tools: list[dict[str, Any]]) -> DPOPair:
+def _pair(state: TraceState, student: Turn, tally: Tally, verdict: Verdict, tools: list[dict[str, Any]]) -> DPOPair:
     assert verdict.leader is not None
     winner = tally.rivals[verdict.leader]
     pair = DPOPair(
         state_id=state["state_id"],
         state_messages=state["messages"],
-        chosen=winner.action,
-        rejected=student,
+        chosen=action_text(winner.action),
+        rejected=action_text(student),
         n_teachers_agreeing=verdict.support,
         teachers=list(winner.teachers),
         margin=verdict.margin,

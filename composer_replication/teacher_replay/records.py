@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import msgspec
 
@@ -64,7 +64,8 @@ class TeacherRow(msgspec.Struct):
         turn = given.pop("turn")
         if given["gated_by"] is None:
             del given["gated_by"]
-        return TeacherCallResult(response_text=None if turn is None else render_action(turn), **given)
+        given["response_text"] = None if turn is None else render_action(turn)
+        return cast(TeacherCallResult, given)
 
 
 class Pair(msgspec.Struct):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 
 from composer_replication._optional import require
 from composer_replication.teacher_replay.agreement.comparison import Comparison
@@ -12,10 +11,11 @@ from composer_replication.teacher_replay.agreement.edits import single_changes
 from composer_replication.teacher_replay.agreement.patches import edit_deed
 from composer_replication.teacher_replay.agreement.prose import likeness
 from composer_replication.teacher_replay.agreement.tool_deeds import call_deeds
-from composer_replication.traces import parse_action
+from composer_replication.traces import Turn, action_text
 
 _LONGEST_COMPARED = 4_000
 _NOT_QUITE = 0.99
+_REMEMBERED = 256
 
 
 class ActionComparer:
@@ -30,10 +30,11 @@ class ActionComparer:
 
     def __init__(self) -> None:
         self._fuzz = require("rapidfuzz.fuzz", "replay")
+        self._known: dict[str, _Action] = {}
 
-    def __call__(self, first: str, second: str, /) -> Comparison:
+    def __call__(self, first: Turn, second: Turn, /) -> Comparison:
         # In one order: sameness is not transitive, so a search for equals could depend on where it begins.
-        one, other = _parsed(min(first, second)), _parsed(max(first, second))
+        one, other = sorted((self._understood(first), self._understood(second)), key=lambda action: action.key)
         if one == other:
             return Comparison(True, 1.0)
         if one.has_calls != other.has_calls:
@@ -52,9 +53,19 @@ class ActionComparer:
     def __repr__(self) -> str:
         return "ActionComparer()"
 
+    def _understood(self, turn: Turn) -> _Action:
+        # A state is compared and done with: what is kept serves its own answers.
+        key = action_text(turn)
+        if key not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[key] = _understood(key, turn)
+        return self._known[key]
+
 
 @dataclass(frozen=True)
 class _Action:
+    key: str = field(compare=False)
     has_calls: bool
     text: str
     deeds: tuple[Deed, ...] = ()
@@ -62,18 +73,15 @@ class _Action:
     shown: str = ""
 
 
-# A state is compared and done with: what is kept serves its own answers.
-@lru_cache(maxsize=256)
-def _parsed(action: str) -> _Action:
-    turn = parse_action(action)
+def _understood(key: str, turn: Turn) -> _Action:
     if not turn.tool_calls:
-        return _Action(False, turn.content)
+        return _Action(key, False, turn.content)
     deeds = [one for call in turn.tool_calls for one in call_deeds(call)]
     singles = [part for one in deeds for part in _single_changes(one)]
     shown = "\n".join(
         f"{call.name} {call.raw_arguments or call.arguments}"[:_LONGEST_COMPARED] for call in turn.tool_calls
     )
-    return _Action(True, "", tuple(deeds), tuple(singles), shown[:_LONGEST_COMPARED])
+    return _Action(key, True, "", tuple(deeds), tuple(singles), shown[:_LONGEST_COMPARED])
 
 
 def _single_changes(one: Deed) -> list[Deed]:

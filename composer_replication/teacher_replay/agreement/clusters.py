@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from composer_replication.teacher_replay.agreement.comparison import Comparer, Comparison
+from composer_replication.traces import Turn
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Cluster:
     representative: int
 
 
-def cluster(actions: Sequence[str], same: Comparer) -> list[Cluster]:
+def cluster(actions: Sequence[Turn], same: Comparer) -> list[Cluster]:
     """Group actions by complete linkage, the most similar first; clusters are in the order of their first members.
 
     Two clusters become one only if each member of one is the same as each of the other: a chain of small differences

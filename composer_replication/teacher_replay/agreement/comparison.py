@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from composer_replication.traces import Turn
+
 
 class Comparison(NamedTuple):
     """Whether two actions are the same in meaning, and how alike they are (0 to 1)."""
@@ -13,6 +15,6 @@ class Comparison(NamedTuple):
 
 
 class Comparer(Protocol):
-    """Compares two actions in the form of `render_action`."""
+    """Compares what two turns of an assistant do."""
 
-    def __call__(self, first: str, second: str, /) -> Comparison: ...
+    def __call__(self, first: Turn, second: Turn, /) -> Comparison: ...

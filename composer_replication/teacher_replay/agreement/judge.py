@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from composer_replication.teacher_replay.agreement.comparison import Comparer, Comparison
-from composer_replication.traces import Turn, parse_action, without_thinking
+from composer_replication.traces import Turn, action_text
 
 
 class JudgedComparer:
@@ -39,13 +39,13 @@ class JudgedComparer:
         self._answers: dict[tuple[str, str], bool] = {}
         self._lock = Lock()
 
-    def __call__(self, first: str, second: str, /) -> Comparison:
+    def __call__(self, first: Turn, second: Turn, /) -> Comparison:
         found = self.comparer(first, second)
         if found.same or found.similarity < self.low:
             return found
-        one, other = sorted((without_thinking(first), without_thinking(second)))
-        if _tools(parse_action(one)) != _tools(parse_action(other)):
+        if _tools(first) != _tools(second):
             return found
+        one, other = sorted((action_text(first), action_text(second)))
         return Comparison(self._judged(one, other), found.similarity)
 
     def _judged(self, one: str, other: str) -> bool:

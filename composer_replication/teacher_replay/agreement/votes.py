@@ -11,16 +11,17 @@ from typing import Literal
 
 from composer_replication.teacher_replay.agreement.clusters import cluster
 from composer_replication.teacher_replay.agreement.comparison import Comparer
+from composer_replication.traces import Turn
 
 
 @dataclass(frozen=True)
 class Rival:
     """An action that is not the student's, and the teachers that did it, in the order of their answers.
 
-    `action` is the text of the answer that is most like the others; `similarity` is how alike they are (1.0: the same).
+    `action` is the answer that is most like the others; `similarity` is how alike they are (1.0: the same).
     """
 
-    action: str
+    action: Turn
     teachers: tuple[str, ...]
     similarity: float = 1.0
 
@@ -34,15 +35,15 @@ class Tally:
     with_student: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, student_action: str, answers: Sequence[tuple[str, str]], same: Comparer) -> Tally:
+    def of(cls, student: Turn, answers: Sequence[tuple[str, Turn]], same: Comparer) -> Tally:
         """Count answers, (teacher, action) in the order in which the teachers stand.
 
         An answer that is the same as the student's action supports the student, and is in no rival cluster.
         """
         with_student: list[str] = []
-        others: list[tuple[str, str]] = []
+        others: list[tuple[str, Turn]] = []
         for teacher, action in answers:
-            if same(student_action, action).same:
+            if same(student, action).same:
                 with_student.append(teacher)
             else:
                 others.append((teacher, action))
