@@ -8,7 +8,7 @@ _HOMES = {
     "CHAT_TEMPLATES": "composer_replication._tiny.tokenizer",
     "tiny_tokenizer": "composer_replication._tiny.tokenizer",
     "tiny_model": "composer_replication._tiny.models",
-    "load_smollm2": "composer_replication._tiny.smollm2",
+    "load_smollm2": "composer_replication.pretrained",
     "ToolHouse": "composer_replication._tiny.tool_house",
     "house_tasks": "composer_replication._tiny.tool_house",
     "house_tokenizer": "composer_replication._tiny.warm_up",

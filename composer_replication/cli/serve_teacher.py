@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.serving.server import LocalTeachers
+    from composer_replication.teacher_replay.serving.http_server import LocalTeachers
 
 _NAMED = re.compile(r"(?P<name>[\w.:@-]+)=(?P<what>.+)", re.DOTALL)
 
@@ -64,7 +64,7 @@ def serve_teacher(
 
     Exit code 1: the port is in use, or a model cannot be loaded.
     """
-    from composer_replication.teacher_replay.serving.server import LocalTeachers, bind_port, serve_until_stopped
+    from composer_replication.teacher_replay.serving.http_server import LocalTeachers, bind_port, serve_until_stopped
 
     wanted_models = [_named(given, _model_name) for given in models or []]
     wanted_callables = [_named(given, _function_name) for given in callables or []]
@@ -125,7 +125,7 @@ def _key(variable: str | None) -> str | None:
 
 
 def _load_function(reference: str) -> Any:
-    from composer_replication.teacher_replay.serving.callables import load_callable
+    from composer_replication.teacher_replay.serving.local_teacher import load_callable
 
     try:
         return load_callable(reference)
@@ -134,7 +134,7 @@ def _load_function(reference: str) -> Any:
 
 
 def _check_place(model: str) -> None:
-    from composer_replication.model_places import model_place
+    from composer_replication.pretrained import model_place
 
     try:
         model_place(model)
@@ -143,7 +143,7 @@ def _check_place(model: str) -> None:
 
 
 def _load_model(model: str, *, device: str, **options: Any) -> Any:
-    from composer_replication.teacher_replay.serving.hf_model import HuggingFaceTeacher, choose_device
+    from composer_replication.teacher_replay.serving.model_teacher import HuggingFaceTeacher, choose_device
 
     try:
         choose_device(device)

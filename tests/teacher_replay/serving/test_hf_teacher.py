@@ -23,7 +23,7 @@ from composer_replication import MissingExtraError
 from composer_replication._tiny import tiny_model, tiny_tokenizer
 from composer_replication.teacher_replay.serving import HuggingFaceTeacher, LocalTeachers, Question
 from composer_replication.teacher_replay.serving.decoding import GumbelNoise, sampling_of
-from composer_replication.teacher_replay.serving.hf_model import choose_device
+from composer_replication.teacher_replay.serving.model_teacher import choose_device
 
 TOOL = {
     "type": "function",
@@ -315,7 +315,7 @@ def adapted(tmp_path: Path, template: str | None = "qwen2_5") -> tuple[Path, Any
 def test_smollm2_is_the_bundled_model_as_for_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("qwen2", vocab_size=640, seed=1)
     folder = saved(tmp_path / "converted", model)
-    monkeypatch.setattr("composer_replication._tiny.smollm2.smollm2_checkpoint", lambda: folder)
+    monkeypatch.setattr("composer_replication.pretrained.smollm2_checkpoint", lambda: folder)
     expected = ask(HuggingFaceTeacher(model, tiny_tokenizer("qwen2_5")), max_tokens=8)
     assert ask(HuggingFaceTeacher.load("smollm2"), max_tokens=8) == expected
 

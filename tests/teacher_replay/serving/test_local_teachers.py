@@ -13,7 +13,7 @@ import pytest
 from teacher_replay.serving.loopback import USER, client, post, request_bytes
 
 from composer_replication.teacher_replay.serving import LocalTeachers
-from composer_replication.teacher_replay.serving.server import bind_port
+from composer_replication.teacher_replay.serving.http_server import bind_port
 
 
 def ok(messages: Any) -> str:

@@ -15,7 +15,7 @@ import openai
 import pytest
 from teacher_replay.serving.loopback import USER, client, post, request_bytes, send
 
-from composer_replication.teacher_replay.serving import Answer, LocalTeachers, Question
+from composer_replication.teacher_replay.serving import Completion, LocalTeachers, Question
 from composer_replication.traces import ToolCall
 
 CALL = '[THINKING]\nHm.\n[/THINKING]\nSo.\n[TOOL_USE] name=read input={"path": "ä b"}\n[TOOL_USE] name=list input={}'
@@ -99,7 +99,7 @@ def test_a_stream_ends_as_clients_expect_and_counts_only_if_asked(server: LocalT
 
 
 def test_content_of_an_answer_is_null_only_beside_calls(server: LocalTeachers) -> None:
-    answers = {"empty": Answer(), "call": Answer(tool_calls=[ToolCall("c", "f")])}
+    answers = {"empty": Completion(), "call": Completion(tool_calls=[ToolCall("c", "f")])}
     with LocalTeachers({name: lambda messages, one=answer: one for name, answer in answers.items()}) as other:
         _, empty = post(other, {"model": "empty", "messages": USER})
         _, call = post(other, {"model": "call", "messages": USER})
@@ -109,8 +109,8 @@ def test_content_of_an_answer_is_null_only_beside_calls(server: LocalTeachers) -
 
 def test_what_an_answerer_counts_is_what_the_client_reads() -> None:
     class Counting:
-        async def answer(self, question: Question, /) -> Answer:
-            return Answer("x", prompt_tokens=11, completion_tokens=0, finish_reason="length")
+        async def answer(self, question: Question, /) -> Completion:
+            return Completion("x", prompt_tokens=11, completion_tokens=0, finish_reason="length")
 
     with LocalTeachers({"counting": Counting()}) as server:
         reply = client(server).chat.completions.create(model="whatever", messages=USER)
@@ -312,7 +312,7 @@ def test_a_teacher_that_fails_is_one_line_for_the_client_and_a_traceback_in_the_
 
 
 def test_an_answer_that_is_not_json_is_the_teachers_failure() -> None:
-    with LocalTeachers({"odd": lambda messages: Answer(tool_calls=[ToolCall("c", "f", {"a": {1, 2}})])}) as server:
+    with LocalTeachers({"odd": lambda messages: Completion(tool_calls=[ToolCall("c", "f", {"a": {1, 2}})])}) as server:
         status, reply = post(server, {"messages": USER})
     assert status == 500
     assert "the teacher 'odd' failed: TypeError" in reply["error"]["message"]

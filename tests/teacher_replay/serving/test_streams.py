@@ -14,7 +14,7 @@ import pytest
 from teacher_replay.serving.loopback import USER, client, post, request_bytes
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
-from composer_replication.teacher_replay.serving import HuggingFaceTeacher, LocalTeachers, hf_model
+from composer_replication.teacher_replay.serving import HuggingFaceTeacher, LocalTeachers, model_teacher
 
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}
 CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "src/ä.py"}}\n</tool_call>'
@@ -39,7 +39,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                     if not row.take(token):
                         break
 
-        monkeypatch.setattr(hf_model, "decode", decode)
+        monkeypatch.setattr(model_teacher, "decode", decode)
 
     return write
 

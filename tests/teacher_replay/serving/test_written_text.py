@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from composer_replication._tiny import tiny_tokenizer
-from composer_replication.teacher_replay.serving.written_text import WrittenText
+from composer_replication.teacher_replay.serving.decoding import WrittenText
 
 
 def letters(ids: Sequence[int]) -> str:
