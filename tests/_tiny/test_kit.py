@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from composer_replication._tiny import CHAT_TEMPLATES, load_smollm2, run_loss_demo, smollm2, tiny_model, tiny_tokenizer
+from composer_replication._tiny import CHAT_TEMPLATES, load_smollm2, run_loss_demo, tiny_model, tiny_tokenizer
+from composer_replication import pretrained
 from composer_replication.pretrained import SmolLM2NotInstalledError, smollm2_checkpoint, smollm2_file
 
 TOOL = {
@@ -116,11 +117,11 @@ def test_smollm2_is_converted_once_and_whole_or_not_at_all(tmp_path: Path, monke
     def convert(file: Path, folder: Path) -> None:
         converted.append(folder)
 
-    monkeypatch.setattr(smollm2, "_convert", fails)
+    monkeypatch.setattr(pretrained, "_convert", fails)
     with pytest.raises(RuntimeError, match="killed"):
         smollm2_checkpoint()
     assert list((tmp_path / "composer_replication").iterdir()) == []
-    monkeypatch.setattr(smollm2, "_convert", convert)
+    monkeypatch.setattr(pretrained, "_convert", convert)
     first = smollm2_checkpoint()
     assert list(first.parent.iterdir()) == [first]
     assert smollm2_checkpoint() == first
@@ -131,7 +132,7 @@ def test_smollm2_is_converted_once_and_whole_or_not_at_all(tmp_path: Path, monke
         (first / "config.json").touch()
 
     first.rmdir()
-    monkeypatch.setattr(smollm2, "_convert", convert_beside_another)
+    monkeypatch.setattr(pretrained, "_convert", convert_beside_another)
     assert smollm2_checkpoint() == first
     assert [path.name for path in first.parent.rglob("*")] == [first.name, "config.json"]
 

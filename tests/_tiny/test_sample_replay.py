@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from composer_replication._tiny import replay_samples, run_loss_demo
-from composer_replication._tiny.local_teachers import LOCAL_TEACHERS, careful, hasty, thorough
+from composer_replication._tiny.sample_replay import LOCAL_TEACHERS, careful, hasty, thorough
 from composer_replication.batch import VARIANTS, sample_trace
 from composer_replication.cli import app as cli
 from composer_replication.replaysim import DJNormalizer

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from composer_replication._tiny.local_teachers import LOCAL_TEACHERS, careful, hasty, thorough
+from composer_replication._tiny.sample_replay import LOCAL_TEACHERS, careful, hasty, thorough
 from composer_replication.batch import VARIANTS, SampleTrace, sample_trace
 from composer_replication.teacher_replay.pairs import comparer_for
 from composer_replication.traces import Message, ToolCall, parse_action

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from composer_replication._lazy import lazy_exports
+from composer_replication._optional import lazy_exports
 from composer_replication.teacher_replay.serving.http_server import LocalTeachers
 from composer_replication.teacher_replay.serving.local_teacher import (
     Answerer,

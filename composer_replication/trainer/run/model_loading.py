@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from composer_replication._optional import require
-from composer_replication._tiny.tokenizer import _template_text
+from composer_replication._tiny.models import _template_text
 from composer_replication.pretrained import model_place
 
 if TYPE_CHECKING:
