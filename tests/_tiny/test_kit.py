@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from composer_replication._tiny import CHAT_TEMPLATES, load_smollm2, run_loss_demo, tiny_model, tiny_tokenizer
 from composer_replication import pretrained
+from composer_replication._tiny import CHAT_TEMPLATES, load_smollm2, run_loss_demo, tiny_model, tiny_tokenizer
 from composer_replication.pretrained import SmolLM2NotInstalledError, smollm2_checkpoint, smollm2_file
 
 TOOL = {
