@@ -20,7 +20,6 @@ import torch
 from reporting import (
     MEBIBYTE,
     BenchmarkError,
-    in_child,
     judged,
     machine,
     main,
@@ -154,11 +153,8 @@ def reset_peak() -> int:
 def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict[str, Any]:
     repeats = repeats or (benchmark.quick_repeats if quick else benchmark.repeats)
     options = ["--quick"] if quick else []
-    measured = take_turns(
-        benchmark.name,
-        [*benchmark.contestants] * repeats,
-        lambda contestant: in_child(contestant, options, benchmark.environment),
-    )
+    rounds = [*benchmark.contestants] * repeats
+    measured = take_turns(benchmark.name, rounds, options, benchmark.environment)
     for name, tolerance in benchmark.tolerances.items():
         _check_agreement(name, tolerance, measured)
     results = {

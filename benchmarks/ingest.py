@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from claude_code_corpus import write_corpus
-from reporting import MEBIBYTE, in_child, judged, machine, main, medians, take_turns, timed
+from reporting import MEBIBYTE, judged, machine, main, medians, take_turns, timed
 
 MEGABYTE = 1_000_000
 FULL_MEGABYTES, QUICK_MEGABYTES = 300, 40
@@ -133,9 +133,7 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
         folder = Path(name)
         write_corpus(folder / "1x", megabytes, seed=1)
         write_corpus(folder / "4x", 4 * megabytes, seed=2)
-        measured = take_turns(
-            "ingest", [*contestants()] * repeats, lambda one: in_child(one, ["--corpora", str(folder)])
-        )
+        measured = take_turns("ingest", [*contestants()] * repeats, ["--corpora", str(folder)])
     results = {one: {**medians(runs), "megabytes_per_second": _speed(runs)} for one, runs in measured.items()}
     return {
         "benchmark": "ingest",

@@ -16,17 +16,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from reporting import (
-    BenchmarkError,
-    in_child,
-    judged,
-    machine,
-    main,
-    medians,
-    other_cpu_seconds,
-    resident_bytes,
-    take_turns,
-)
+from reporting import BenchmarkError, judged, machine, main, medians, other_cpu_seconds, resident_bytes, take_turns
 from tool_call_pairs import tool_call_pairs
 
 from composer_replication.replaysim import DJNormalizer
@@ -66,7 +56,7 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Let the contestants take turns, compare what they made, and judge."""
     count = arguments.pairs or PAIRS
     repeats = arguments.repeats or (1 if arguments.quick else 3)
-    measured = take_turns("normalize", [*EXECUTORS] * repeats, lambda name: in_child(name, ["--pairs", str(count)]))
+    measured = take_turns("normalize", [*EXECUTORS] * repeats, ["--pairs", str(count)])
     if len({run["digest"] for runs in measured.values() for run in runs}) > 1:
         raise BenchmarkError("the contestants made different pairs of the same input")
     results = {name: medians(runs, "digest") for name, runs in measured.items()}

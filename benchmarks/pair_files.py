@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from replay_setting import step, write_traces
-from reporting import MEBIBYTE, BenchmarkError, in_child, judged, machine, main, medians, take_turns, timed
+from reporting import MEBIBYTE, BenchmarkError, judged, machine, main, medians, take_turns, timed
 
 STATES = 400
 SESSIONS, QUICK_SESSIONS = 50, 5
@@ -118,7 +118,7 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
         write_traces(folder / "traces", sessions, STATES)
         write_replay(folder / "traces", folder / "replayed")
         rounds = ["floor", "pairs", "normalize"] * repeats
-        measured = take_turns("pair_files", rounds, lambda one: in_child(one, ["--folder", name]))
+        measured = take_turns("pair_files", rounds, ["--folder", name])
         traces = sum(path.stat().st_size for path in (folder / "traces").rglob("*") if path.is_file())
         whole = self_contained_bytes(folder / "pairs.jsonl")
     if measured["pairs"][0]["pairs"] != sessions * STATES:

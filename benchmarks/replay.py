@@ -34,17 +34,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 from metered_billing import NANO, Usage, cost
 from replay_setting import TEACHERS, faster, pairs_to_be_found, write_traces
-from reporting import (
-    BenchmarkError,
-    in_child,
-    judged,
-    machine,
-    main,
-    medians,
-    other_cpu_seconds,
-    resident_bytes,
-    take_turns,
-)
+from reporting import BenchmarkError, in_child, judged, machine, main, medians, other_cpu_seconds, resident_bytes
+from rich.console import Console
+from rich.progress import track
 
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.records import TeacherCallResult
@@ -187,14 +179,13 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
         write_traces(folder / "10x", shape.memory_traces, shape.states)
         turns = [(turn, name) for turn in range(repeats) for name in CONTESTANTS]
         rounds = [name for turn, name in turns if turn == 0 or not CONTESTANTS[name].once]
-
-        def run(name: str) -> dict[str, Any]:
+        measured: dict[str, list[dict[str, Any]]] = {}
+        console = Console(stderr=True)
+        for name in track(rounds, "replay", console=console, disable=not console.is_terminal):
             figures, questions = _against_server(name, folder, shape)
+            measured.setdefault(name, []).append(figures)
             if asked.setdefault(name, questions) != questions:
                 raise BenchmarkError(f"{name} did not ask the same in every repeat")
-            return figures
-
-        measured = take_turns("replay", rounds, run)
     if asked["replay_ungated"] != asked["earlier_design"] or not asked["replay"] <= asked["earlier_design"]:
         raise BenchmarkError("contestants asked different questions")
     kept = _pairs_kept(measured)

@@ -64,13 +64,13 @@ def main(
 
 
 def take_turns(
-    title: str, contestants: Iterable[str], run: Callable[[str], dict[str, Any]]
+    title: str, contestants: Iterable[str], options: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run contestants in the given order, with a bar on a terminal, and return the measurements of each."""
+    """Measure contestants in the given order, each in a process of its own, with a bar on a terminal."""
     measured: dict[str, list[dict[str, Any]]] = {}
     console = Console(stderr=True)
     for contestant in track(list(contestants), title, console=console, disable=not console.is_terminal):
-        measured.setdefault(contestant, []).append(run(contestant))
+        measured.setdefault(contestant, []).append(in_child(contestant, options, environment))
     return measured
 
 

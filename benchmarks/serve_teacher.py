@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
-from reporting import in_child, judged, machine, main, medians, take_turns, timed
+from reporting import judged, machine, main, medians, take_turns, timed
 
 from composer_replication.teacher_replay.serving import HuggingFaceTeacher, LocalTeachers
 
@@ -49,7 +49,7 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Let the contestants take turns, and compare."""
     questions, repeats = _questions(arguments), arguments.repeats or (1 if arguments.quick else 2)
     options = ["--quick"] if arguments.quick else []
-    measured = take_turns("serve_teacher", [*CLIENTS] * repeats, lambda name: in_child(name, options))
+    measured = take_turns("serve_teacher", [*CLIENTS] * repeats, options)
     alone = measured["one_after_another"][0]["answers"]
     for run in (run for runs in measured.values() for run in runs):
         answers = run.pop("answers")

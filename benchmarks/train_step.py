@@ -28,17 +28,7 @@ from typing import Any
 
 import torch
 from harness import PROFILE, reset_peak
-from reporting import (
-    BenchmarkError,
-    in_child,
-    judged,
-    machine,
-    main,
-    medians,
-    other_cpu_seconds,
-    resident_bytes,
-    take_turns,
-)
+from reporting import BenchmarkError, judged, machine, main, medians, other_cpu_seconds, resident_bytes, take_turns
 from train_step_setting import GROUP, TOOLS, Script, Shape, make_tokenizer, save_model
 from transformers import AutoModelForCausalLM, TrainerCallback
 
@@ -264,7 +254,7 @@ def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
     repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
     options = ["--quick"] * arguments.quick + ["--prompts-too"] * arguments.prompts_too
     rounds = [*[*TRAINERS] * repeats, *FOR_MEMORY]
-    runs = take_turns("train_step", rounds, lambda contestant: in_child(contestant, options))
+    runs = take_turns("train_step", rounds, options)
     results = {contestant: medians(of_contestant) for contestant, of_contestant in runs.items()}
     return {
         "benchmark": "train_step",

@@ -59,7 +59,7 @@ TIERS = {
         "teacher_replay/test_preference_rows.py::test_trl_trains",
         "test_loss.py::test_loss_falls",
         "test_loss.py::test_sdpo_alone",
-        "test_reference_loop.py",
+        "test_examples.py::test_loop_",
         "trainer/rollouts/test_reset_text.py::test_a_text",
         "trainer/run/test_loadable_runs.py",
         "trainer/run/test_model_loading.py",
@@ -94,7 +94,7 @@ TIERS = {
         "replaysim/test_normalize_engines.py::test_ray_may_be_left_with_nothing",
         "teacher_replay/test_replay_killed.py::test_killed_at_random_moments_and_resumed",
         "test_gpu_smoke.py::test_the_script_itself",
-        "test_reference_loop.py::test_all_channels_are_live_the_hints_are_taken_in",
+        "test_examples.py::test_loop_all_channels_are_live_the_hints_are_taken_in",
         "trainer/test_resume.py::test_a_killed_run_equals_one_that_was_not[lora]",
     ),
 }
