@@ -7,12 +7,11 @@ targets are for the half that no comparer was built on. Positive means "the same
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from reporting import argument_parser, judged, machine
+from reporting import judged, machine, main, targets_table
 from rich.console import Console
 from rich.table import Table
 
@@ -81,19 +80,8 @@ def show(found: dict[str, Any]) -> None:
         for name, rates in comparers.items():
             counts = [str(rates[key]) for key in ("pairs", "same", "said_same", "right")]
             table.add_row(half, name, *counts, f"{rates['precision']:.3f}", f"{rates['recall']:.3f}")
-    targets = Table("target", "value", "bound", "holds")
-    for target in found["targets"]:
-        targets.add_row(target["name"], f"{target['value']:.3f}", target["bound"], "yes" if target["holds"] else "NO")
-    Console().print(table, targets, sep="\n", highlight=False)
-
-
-def main() -> int:
-    """Compare and report; nothing is timed, so there is nothing to shorten or repeat."""
-    arguments = argument_parser(__doc__).parse_args()
-    found = report()
-    print(json.dumps(found)) if arguments.json else show(found)
-    return 0
+    Console().print(table, targets_table(found), sep="\n", highlight=False)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(lambda _: report(), show=show)

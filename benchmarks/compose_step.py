@@ -7,7 +7,6 @@ and the parameters' gradients.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from harness import Benchmark, Prepared, Target, run
-from reporting import argument_parser
 
 from composer_replication import compose_loss, generalized_jsd_loss
 from composer_replication._tiny import tiny_model
@@ -152,4 +150,4 @@ BENCHMARK = Benchmark(
 
 
 if __name__ == "__main__":
-    sys.exit(run(BENCHMARK, argument_parser(__doc__).parse_args()))
+    run(BENCHMARK)

@@ -5,13 +5,11 @@ Memory is the peak above the inputs, the head's weight and its gradient.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from harness import Benchmark, Prepared, Target, run
-from reporting import argument_parser
 
 BETA = 0.5
 
@@ -136,7 +134,7 @@ BENCHMARK = Benchmark(
 
 
 def print_profile(shape: Shape) -> None:
-    """Where the fused contestant's time goes, by operator, on its second run."""
+    """Print where the fused contestant's time goes, by operator, on its second run."""
     prepared = prepare("fused", shape)
     prepared.run()
     prepared.clear_gradients()
@@ -145,16 +143,5 @@ def print_profile(shape: Shape) -> None:
     print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
 
 
-def main() -> int:
-    """Run the benchmark, or profile the fused contestant."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--profile", action="store_true", help="print where the fused contestant's time goes, and stop")
-    arguments = parser.parse_args()
-    if arguments.profile:
-        print_profile(BENCHMARK.shape(arguments.quick))
-        return 0
-    return run(BENCHMARK, arguments)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run(BENCHMARK, profile=print_profile)

@@ -6,7 +6,7 @@
 
 `ComposerReplicationTrainer` with rollouts, an EMA teacher, a hint on every fourth rollout and a preference pair for
 every two, beside itself with both weights 0, which is plain GRPO. A reward function gives the hints, so that channel 2
-is live whatever the model says. The figures are those of whole optimiser steps, generation included, behind one step
+is live whatever the model says. The figures are those of whole optimiser steps, generation included, after one step
 that warms up; the further columns say how much of a step was generation, and over how many tokens the channels went.
 
 All weights are in bfloat16, which is leaner than what `composer-replication train` allows for full training.
@@ -18,10 +18,8 @@ no device is named anywhere but in the choice below.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -30,15 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reporting import (
-    BenchmarkError,
-    argument_parser,
-    in_child,
-    machine,
-    other_cpu_seconds,
-    report_or_fail,
-    resident_bytes,
-)
+from reporting import BenchmarkError, in_child, machine, main, medians, other_cpu_seconds, resident_bytes
 
 WEIGHTS = {"three_channels": (0.1, 0.05), "plain_grpo": (0.0, 0.0)}
 CHANNELS = ("grpo", "sdpo", "replay")
@@ -145,8 +135,8 @@ def trainer(contestant: str, arguments: argparse.Namespace, shape: Shape, output
     )
 
 
-def measure(contestant: str, arguments: argparse.Namespace, shape: Shape) -> dict[str, Any]:
-    """In the child: train, and time every step behind the first."""
+def measure(contestant: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """In the child: train, and time every step after the first."""
     from transformers import TrainerCallback
 
     on_cuda = arguments.device == "cuda"
@@ -171,7 +161,7 @@ def measure(contestant: str, arguments: argparse.Namespace, shape: Shape) -> dic
                 torch.cuda.reset_peak_memory_stats()
 
     with tempfile.TemporaryDirectory() as folder:
-        run = trainer(contestant, arguments, shape, Path(folder))
+        run = trainer(contestant, arguments, QUICK if arguments.quick else FULL, Path(folder))
         generate = run._generate_and_score_completions
 
         def timed(inputs: Any) -> Any:
@@ -215,25 +205,21 @@ def measured_apart(contestant: str, arguments: argparse.Namespace) -> dict[str, 
     environment = {**_CPU_ENVIRONMENT, **os.environ} if arguments.device == "cpu" else {}
     runs = [in_child(contestant, options, environment) for _ in range(arguments.repeats or 1)]
     steps = [step for run in runs for step in run["repeats"]]
-    medians = {name: statistics.median(run[name] for run in runs) for name in runs[0] if name != "repeats"}
     return {
-        **medians,
+        **medians(runs, "repeats"),
         "seconds": statistics.median(step["seconds"] for step in steps),
         "peak_bytes": max(run["peak_bytes"] for run in runs),
         "repeats": steps,
     }
 
 
-def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """The whole benchmark, or in the child one contestant's figures."""
+def report(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure both contestants; an error if there is no GPU."""
     shape = QUICK if arguments.quick else FULL
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise BenchmarkError(
             "no CUDA device, or a torch built without CUDA; --device cpu --random --quick checks the script itself"
         )
-    if arguments.contestant is not None:
-        print(json.dumps(measure(arguments.contestant, arguments, shape)))
-        return None
     batch = {name: asdict(shape)[name] for name in ("rollouts", "group", "prompt_words", "completion_tokens")}
     device = torch.cuda.get_device_name() if arguments.device == "cuda" else "none, this is a check of the script"
     return {
@@ -246,17 +232,12 @@ def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
     }
 
 
-def main() -> int:
-    """Measure and report; 1 if there is no GPU."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--model", default="smollm2", help="a hub id, a folder, or smollm2 (bundled)")
-    parser.add_argument("--random", action="store_true", help="random weights of the size of Qwen2.5-0.5B instead")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--steps", type=int, default=5, help="timed optimiser steps in each process")
-    parser.add_argument("--gradient-checkpointing", action="store_true")
-    arguments = parser.parse_args()
-    return report_or_fail(lambda: report(arguments), as_json=arguments.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    options: dict[str, dict[str, Any]] = {
+        "--model": {"default": "smollm2", "help": "a hub id, a folder, or smollm2 (bundled)"},
+        "--random": {"action": "store_true", "help": "random weights of the size of Qwen2.5-0.5B instead"},
+        "--device": {"choices": ("cuda", "cpu"), "default": "cuda"},
+        "--steps": {"type": int, "default": 5, "help": "timed optimiser steps in each process"},
+        "--gradient-checkpointing": {"action": "store_true"},
+    }
+    main(report, measure=measure, options=options)

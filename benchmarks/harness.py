@@ -1,7 +1,7 @@
-"""How the benchmarks of losses measure: a forward and backward pass, its time and its memory.
+"""Benchmarks of losses: the time and memory of a forward and backward pass.
 
-Every measurement is a process of its own, because an allocator keeps what an earlier contestant freed and hands it out
-again without the kernel noticing. Contestants take turns, so that a machine that slows down slows all of them.
+Every measurement is a process of its own, because an allocator keeps what an earlier contestant freed and reuses it
+without the kernel noticing. Contestants take turns, so that a machine that slows down slows all of them.
 """
 
 from __future__ import annotations
@@ -9,34 +9,32 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import json
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 from reporting import (
     MEBIBYTE,
     BenchmarkError,
-    in_child,
     judged,
     machine,
+    main,
+    medians,
     other_cpu_seconds,
-    report_or_fail,
     resident_bytes,
+    take_turns,
 )
-from rich.console import Console
-from rich.progress import track
 
 Shape = TypeVar("Shape")  # a dataclass of sizes
 
 # The file that resets the kernel's record of a process's peak memory.
 _PEAK_RESET = Path("/proc/self/clear_refs")
 
+PROFILE = {"action": "store_true", "help": "print where the time of our contestant goes, and stop"}
 # What every run is measured by. "busy_elsewhere" is how many cores other processes kept busy during the timed run.
 FIGURES = ("seconds", "peak_bytes", "busy_elsewhere")
 
@@ -92,16 +90,20 @@ class Benchmark(Generic[Shape]):
         return self.quick if quick else self.full
 
 
-def run(benchmark: Benchmark[Any], arguments: argparse.Namespace) -> int:
-    """Measure, report, and give the exit code: 0 whether or not targets hold, 1 if there is nothing to report."""
+def run(benchmark: Benchmark[Any], profile: Callable[[Any], None] | None = None) -> NoReturn:
+    """Run a benchmark's command line; with `profile`, it has the option --profile."""
 
-    def report() -> dict[str, Any] | None:
-        if arguments.contestant is not None:
-            print(json.dumps(_measure(benchmark, arguments.contestant, benchmark.shape(arguments.quick))))
+    def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
+        if profile is not None and arguments.profile:
+            profile(benchmark.shape(arguments.quick))
             return None
         return _report(benchmark, arguments.quick, arguments.repeats)
 
-    return report_or_fail(report, as_json=arguments.json)
+    main(
+        report,
+        measure=lambda contestant, arguments: _measure(benchmark, contestant, benchmark.shape(arguments.quick)),
+        options={"--profile": PROFILE} if profile is not None else {},
+    )
 
 
 def _measure(benchmark: Benchmark[Any], contestant: str, shape: Any) -> dict[str, float]:
@@ -150,18 +152,13 @@ def reset_peak() -> int:
 
 def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict[str, Any]:
     repeats = repeats or (benchmark.quick_repeats if quick else benchmark.repeats)
-    rounds = [contestant for _ in range(repeats) for contestant in benchmark.contestants]
-    measured: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in benchmark.contestants}
-    console = Console(stderr=True)
-    for contestant in track(rounds, benchmark.name, console=console, disable=not console.is_terminal):
-        measured[contestant].append(in_child(contestant, ["--quick"] if quick else [], benchmark.environment))
+    options = ["--quick"] if quick else []
+    rounds = [*benchmark.contestants] * repeats
+    measured = take_turns(benchmark.name, rounds, options, benchmark.environment)
     for name, tolerance in benchmark.tolerances.items():
         _check_agreement(name, tolerance, measured)
-    results: dict[str, Any] = {
-        contestant: {
-            **{figure: statistics.median(run[figure] for run in runs) for figure in FIGURES},
-            "repeats": runs,
-        }
+    results = {
+        contestant: medians(runs, *(name for name in runs[0] if name not in FIGURES))
         for contestant, runs in measured.items()
     }
     return {

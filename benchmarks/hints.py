@@ -11,13 +11,12 @@ were looked at. Every hint is printed once.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reporting import argument_parser, judged, machine
+from reporting import judged, machine, main, targets_table
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -210,10 +209,7 @@ def show(found: dict[str, Any]) -> None:
     kinds = Table("kind", *places)
     for kind in sorted({kind for place in places for kind in results[place]["kinds"]}):
         kinds.add_row(kind, *(str(results[place]["kinds"].get(kind, 0)) for place in places))
-    targets = Table("target", "value", "bound", "holds")
-    for target in found["targets"]:
-        targets.add_row(target["name"], f"{target['value']:.3f}", target["bound"], "yes" if target["holds"] else "NO")
-    console.print(labelled, counted, kinds, targets, sep="\n")
+    console.print(labelled, counted, kinds, targets_table(found), sep="\n")
 
 
 def _add_row(table: Table, name: str, of: str, rates: dict[str, Any]) -> None:
@@ -243,15 +239,6 @@ def _same_line(one: str, other: str) -> bool:
     return bool(first) and (first in second or second in first)
 
 
-def main() -> int:
-    """Mark and report; nothing is timed, so there is nothing to shorten or repeat."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--logs", nargs="+", default=[], metavar="PATH", help="agent logs to count and show hints of")
-    arguments = parser.parse_args()
-    found = report(arguments.logs)
-    print(json.dumps(found)) if arguments.json else show(found)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    logs = {"nargs": "+", "default": [], "metavar": "PATH", "help": "agent logs to count and show hints of"}
+    main(lambda arguments: report(arguments.logs), show=show, options={"--logs": logs})

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,18 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from claude_code_corpus import write_corpus
-from reporting import (
-    MEBIBYTE,
-    argument_parser,
-    in_child,
-    judged,
-    machine,
-    other_cpu_seconds,
-    report_or_fail,
-    resident_bytes,
-)
-from rich.console import Console
-from rich.progress import track
+from reporting import MEBIBYTE, judged, machine, main, medians, take_turns, timed
 
 MEGABYTE = 1_000_000
 FULL_MEGABYTES, QUICK_MEGABYTES = 300, 40
@@ -133,39 +121,20 @@ def contestants() -> dict[str, tuple[str, Callable[[Path], dict[str, Any]]]]:
 def measure(name: str, folder: Path) -> dict[str, Any]:
     """In the child: one contestant's figures."""
     corpus, run = contestants()[name]
-    start, other_start = time.perf_counter(), other_cpu_seconds()
-    figures = run(folder / corpus)
-    seconds, other = time.perf_counter() - start, other_cpu_seconds() - other_start
-    return {
-        "seconds": seconds,
-        "peak_bytes": resident_bytes("VmHWM"),
-        "busy_elsewhere": other / seconds,
-        "bytes_in": sum(path.stat().st_size for path in (folder / corpus).iterdir()),
-        **figures,
-    }
+    size = sum(path.stat().st_size for path in (folder / corpus).iterdir())
+    return timed(lambda: {"bytes_in": size, **run(folder / corpus)})
 
 
 def report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Write the corpora, let the contestants take turns, and judge."""
     megabytes = arguments.megabytes or (QUICK_MEGABYTES if arguments.quick else FULL_MEGABYTES)
     repeats = arguments.repeats or (1 if arguments.quick else 3)
-    console = Console(stderr=True)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
         write_corpus(folder / "1x", megabytes, seed=1)
         write_corpus(folder / "4x", 4 * megabytes, seed=2)
-        measured: dict[str, list[dict[str, Any]]] = {one: [] for one in contestants()}
-        rounds = [one for _ in range(repeats) for one in measured]
-        for one in track(rounds, "ingest", console=console, disable=not console.is_terminal):
-            measured[one].append(in_child(one, ["--corpora", str(folder)]))
-    results: dict[str, Any] = {
-        one: {
-            **{figure: statistics.median(run[figure] for run in runs) for figure in runs[0]},
-            "megabytes_per_second": _speed(runs),
-            "repeats": runs,
-        }
-        for one, runs in measured.items()
-    }
+        measured = take_turns("ingest", [*contestants()] * repeats, ["--corpora", str(folder)])
+    results = {one: {**medians(runs), "megabytes_per_second": _speed(runs)} for one, runs in measured.items()}
     return {
         "benchmark": "ingest",
         "machine": machine("msgspec", "orjson"),
@@ -201,18 +170,10 @@ def _targets(results: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> int:
-    """Measure and report."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--megabytes", type=int, help="size of the 1x corpus")
-    parser.add_argument("--folder", type=Path, help="where the corpora are written for the run (5x their size)")
-    parser.add_argument("--corpora", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.contestant is not None:
-        print(json.dumps(measure(arguments.contestant, arguments.corpora)))
-        return 0
-    return report_or_fail(lambda: report(arguments), as_json=arguments.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    options = {
+        "--megabytes": {"type": int, "help": "size of the 1x corpus"},
+        "--folder": {"type": Path, "help": "where the corpora are written for the run (5x their size)"},
+        "--corpora": {"type": Path, "help": argparse.SUPPRESS},
+    }
+    main(report, measure=lambda name, arguments: measure(name, arguments.corpora), options=options)

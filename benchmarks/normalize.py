@@ -12,24 +12,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import statistics
-import sys
 import time
 from dataclasses import asdict
 from typing import Any
 
-from reporting import (
-    BenchmarkError,
-    argument_parser,
-    in_child,
-    judged,
-    machine,
-    other_cpu_seconds,
-    report_or_fail,
-    resident_bytes,
-)
-from rich.console import Console
-from rich.progress import track
+from reporting import BenchmarkError, judged, machine, main, medians, other_cpu_seconds, resident_bytes, take_turns
 from tool_call_pairs import tool_call_pairs
 
 from composer_replication.replaysim import DJNormalizer
@@ -69,20 +56,10 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Let the contestants take turns, compare what they made, and judge."""
     count = arguments.pairs or PAIRS
     repeats = arguments.repeats or (1 if arguments.quick else 3)
-    console = Console(stderr=True)
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in EXECUTORS}
-    rounds = [name for _ in range(repeats) for name in EXECUTORS]
-    for name in track(rounds, "normalize", console=console, disable=not console.is_terminal):
-        measured[name].append(in_child(name, ["--pairs", str(count)]))
+    measured = take_turns("normalize", [*EXECUTORS] * repeats, ["--pairs", str(count)])
     if len({run["digest"] for runs in measured.values() for run in runs}) > 1:
         raise BenchmarkError("the contestants made different pairs of the same input")
-    results: dict[str, Any] = {
-        name: {
-            **{figure: statistics.median(run[figure] for run in runs) for figure in runs[0] if figure != "digest"},
-            "repeats": runs,
-        }
-        for name, runs in measured.items()
-    }
+    results = {name: medians(runs, "digest") for name, runs in measured.items()}
     engine, ours = results["data_juicer_executor"], results["batched"]
     results["batched"]["speed_with_loading"] = (engine["seconds"] + engine["loading_seconds"]) / (
         ours["seconds"] + ours["loading_seconds"]
@@ -96,16 +73,9 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Measure and report."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--pairs", type=int, help="how many pairs")
-    arguments = parser.parse_args()
-    if arguments.contestant is not None:
-        print(json.dumps(measure(arguments.contestant, arguments.pairs)))
-        return 0
-    return report_or_fail(lambda: report(arguments), as_json=arguments.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(
+        report,
+        measure=lambda name, arguments: measure(name, arguments.pairs),
+        options={"--pairs": {"type": int, "help": "how many pairs"}},
+    )

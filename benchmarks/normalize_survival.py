@@ -8,11 +8,9 @@ pairs beside them look much the same, and are worth keeping. `--recipe` adds a r
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import Any
 
-from reporting import argument_parser, judged, machine
+from reporting import judged, machine, main
 from rich.console import Console
 from rich.table import Table
 from tool_call_pairs import stuck_pairs, tool_call_pairs
@@ -92,16 +90,9 @@ def print_report(made: dict[str, Any]) -> None:
         console.print(f"{target['name']} {target['value']:.4f}, bound {target['bound']}, holds: {holds}")
 
 
-def main() -> int:
-    """Count and report."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--pairs", type=int, help="how many pairs")
-    parser.add_argument("--recipe", action="append", default=[], help="another recipe to try")
-    arguments = parser.parse_args()
-    made = report(arguments)
-    print(json.dumps(made)) if arguments.json else print_report(made)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    options = {
+        "--pairs": {"type": int, "help": "how many pairs"},
+        "--recipe": {"action": "append", "default": [], "help": "another recipe to try"},
+    }
+    main(report, show=print_report, options=options)

@@ -12,26 +12,12 @@ import argparse
 import contextlib
 import io
 import json
-import statistics
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from replay_setting import step, write_traces
-from reporting import (
-    MEBIBYTE,
-    BenchmarkError,
-    argument_parser,
-    in_child,
-    judged,
-    machine,
-    other_cpu_seconds,
-    report_or_fail,
-    resident_bytes,
-)
-from rich.console import Console
+from reporting import MEBIBYTE, BenchmarkError, judged, machine, main, medians, take_turns, timed
 
 STATES = 400
 SESSIONS, QUICK_SESSIONS = 50, 5
@@ -72,15 +58,7 @@ def write_replay(traces: Path, replayed: Path) -> None:
 def measure(name: str, folder: Path) -> dict[str, Any]:
     """In the child: one contestant's figures."""
     run = {"floor": _load, "pairs": _pairs, "normalize": _normalize}[name]
-    began, others = time.perf_counter(), other_cpu_seconds()
-    figures = run(folder)
-    seconds = time.perf_counter() - began
-    return {
-        "seconds": seconds,
-        "peak_bytes": resident_bytes("VmHWM"),
-        "busy_elsewhere": (other_cpu_seconds() - others) / seconds,
-        **figures,
-    }
+    return timed(lambda: run(folder))
 
 
 def _load(_: Path) -> dict[str, Any]:
@@ -135,22 +113,17 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Make the sessions, run the commands, and judge."""
     sessions = QUICK_SESSIONS if arguments.quick else SESSIONS
     repeats = arguments.repeats or 1
-    with tempfile.TemporaryDirectory(prefix="pairs-") as name, Console(stderr=True).status("pair_files"):
+    with tempfile.TemporaryDirectory(prefix="pairs-") as name:
         folder = Path(name)
         write_traces(folder / "traces", sessions, STATES)
         write_replay(folder / "traces", folder / "replayed")
-        rounds = [one for _ in range(repeats) for one in ("floor", "pairs", "normalize")]
-        measured: dict[str, list[dict[str, Any]]] = {one: [] for one in rounds}
-        for one in rounds:
-            measured[one].append(in_child(one, ["--folder", name]))
+        rounds = ["floor", "pairs", "normalize"] * repeats
+        measured = take_turns("pair_files", rounds, ["--folder", name])
         traces = sum(path.stat().st_size for path in (folder / "traces").rglob("*") if path.is_file())
         whole = self_contained_bytes(folder / "pairs.jsonl")
     if measured["pairs"][0]["pairs"] != sessions * STATES:
         raise BenchmarkError(f"{sessions * STATES} pairs were to be found, not {measured['pairs'][0]['pairs']}")
-    results = {
-        one: {**{figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}, "repeats": runs}
-        for one, runs in measured.items()
-    }
+    results = {one: medians(runs) for one, runs in measured.items()}
     results["pairs"] |= {"traces_bytes": traces, "self_contained_bytes": whole}
     peak = results["normalize"]["peak_bytes"] / MEBIBYTE
     return {
@@ -166,16 +139,9 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Measure and report."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.contestant is not None:
-        print(json.dumps(measure(arguments.contestant, arguments.folder)))
-        return 0
-    return report_or_fail(lambda: report(arguments), as_json=arguments.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(
+        report,
+        measure=lambda name, arguments: measure(name, arguments.folder),
+        options={"--folder": {"type": Path, "help": argparse.SUPPRESS}},
+    )

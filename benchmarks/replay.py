@@ -21,7 +21,6 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,16 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 from metered_billing import NANO, Usage, cost
 from replay_setting import TEACHERS, faster, pairs_to_be_found, write_traces
-from reporting import (
-    BenchmarkError,
-    argument_parser,
-    in_child,
-    judged,
-    machine,
-    other_cpu_seconds,
-    report_or_fail,
-    resident_bytes,
-)
+from reporting import BenchmarkError, in_child, judged, machine, main, medians, other_cpu_seconds, resident_bytes
 from rich.console import Console
 from rich.progress import track
 
@@ -157,15 +147,15 @@ CONTESTANTS = {
 }
 
 
-def measure(name: str, folder: Path, server: str) -> dict[str, Any]:
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """In the child: one contestant's figures as far as the client knows them."""
     from composer_replication.teacher_replay.teachers import TeacherSpec, resolve_teachers
 
-    contestant = CONTESTANTS[name]
+    contestant, folder = CONTESTANTS[name], arguments.traces
     specs = [
         TeacherSpec(
             slug=slug,
-            base_url=server,
+            base_url=arguments.server,
             input_per_mtok=teacher.input_per_mtok,
             output_per_mtok=teacher.output_per_mtok,
             cached_input_per_mtok=teacher.cached_per_mtok or 0.0,
@@ -182,8 +172,6 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Write the traces, let the contestants take turns, and judge."""
     shape = QUICK if arguments.quick else FULL
     repeats = arguments.repeats or (1 if arguments.quick else 3)
-    console = Console(stderr=True)
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
     asked: dict[str, set[tuple[str, str]]] = {}
     with tempfile.TemporaryDirectory(dir=arguments.folder) as work:
         folder = Path(work)
@@ -191,9 +179,11 @@ def report(arguments: argparse.Namespace) -> dict[str, Any]:
         write_traces(folder / "10x", shape.memory_traces, shape.states)
         turns = [(turn, name) for turn in range(repeats) for name in CONTESTANTS]
         rounds = [name for turn, name in turns if turn == 0 or not CONTESTANTS[name].once]
+        measured: dict[str, list[dict[str, Any]]] = {}
+        console = Console(stderr=True)
         for name in track(rounds, "replay", console=console, disable=not console.is_terminal):
             figures, questions = _against_server(name, folder, shape)
-            measured[name].append(figures)
+            measured.setdefault(name, []).append(figures)
             if asked.setdefault(name, questions) != questions:
                 raise BenchmarkError(f"{name} did not ask the same in every repeat")
     if asked["replay_ungated"] != asked["earlier_design"] or not asked["replay"] <= asked["earlier_design"]:
@@ -229,18 +219,19 @@ def _targets(results: Mapping[str, Any], kept: float) -> list[dict[str, Any]]:
 
 def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The medians; of the pairs, how many there are."""
-    counted = [{**run, "pairs": len(run["pairs"])} if "pairs" in run else run for run in runs]
-    return {**{name: statistics.median(run[name] for run in counted) for name in counted[0]}, "repeats": counted}
+    return medians([{**run, "pairs": len(run["pairs"])} if "pairs" in run else run for run in runs])
 
 
 def _pairs_kept(measured: Mapping[str, list[dict[str, Any]]]) -> float:
     """The share of all pairs that a gated replay has too, with the same action chosen; the worst of the repeats."""
     from composer_replication.teacher_replay.pairs import comparer_for
+    from composer_replication.traces import parse_action
 
     same = comparer_for(AGREEMENT)
 
     def kept(gated: dict[str, str], every: dict[str, str]) -> float:
-        return sum(state in gated and same(gated[state], chosen).same for state, chosen in every.items()) / len(every)
+        both = [(parse_action(gated[state]), parse_action(chosen)) for state, chosen in every.items() if state in gated]
+        return sum(same(one, other).same for one, other in both) / len(every)
 
     runs = zip(measured["replay"], measured["replay_ungated"], strict=True)
     return min(kept(gated["pairs"], ungated["pairs"]) for gated, ungated in runs)
@@ -359,18 +350,10 @@ def _row(state_id: str, slug: str, text: str) -> TeacherCallResult:
     }
 
 
-def main() -> int:
-    """Measure and report."""
-    parser = argument_parser(__doc__)
-    parser.add_argument("--folder", type=Path, help="where traces and ledgers are written for the run (50 MB)")
-    parser.add_argument("--traces", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--server", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.contestant is not None:
-        print(json.dumps(measure(arguments.contestant, arguments.traces, arguments.server)))
-        return 0
-    return report_or_fail(lambda: report(arguments), as_json=arguments.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    options = {
+        "--folder": {"type": Path, "help": "where traces and ledgers are written for the run (50 MB)"},
+        "--traces": {"type": Path, "help": argparse.SUPPRESS},
+        "--server": {"help": argparse.SUPPRESS},
+    }
+    main(report, measure=measure, options=options)

@@ -9,17 +9,11 @@ two tokens are equally likely but for the rounding, a batch may choose the other
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
-from reporting import argument_parser, in_child, judged, machine, other_cpu_seconds, report_or_fail, resident_bytes
-from rich.console import Console
-from rich.progress import track
+from reporting import judged, machine, main, medians, take_turns, timed
 
 from composer_replication.teacher_replay.serving import HuggingFaceTeacher, LocalTeachers
 
@@ -28,7 +22,7 @@ CLIENTS = {"one_after_another": 1, "eight_at_a_time": 8}
 TOKENS = 64
 
 
-def measure(name: str, questions: int) -> dict[str, Any]:
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """In the child: one contestant's figures."""
     teacher = HuggingFaceTeacher.load("smollm2", device="cpu", max_new_tokens=TOKENS)
     teacher._ends.clear()  # every answer has the same length
@@ -44,46 +38,30 @@ def measure(name: str, questions: int) -> dict[str, Any]:
 
         ask(0)
         passes.clear()
-        began, others = time.perf_counter(), other_cpu_seconds()
-        answers = list(pool.map(ask, range(questions)))
-        seconds = time.perf_counter() - began
-    return {
-        "seconds": seconds,
-        "peak_bytes": resident_bytes("VmHWM"),
-        "busy_elsewhere": (other_cpu_seconds() - others) / seconds,
-        "passes": len(passes),
-        "answers": answers,
-    }
+        return timed(lambda: {"answers": list(pool.map(ask, range(_questions(arguments)))), "passes": len(passes)})
 
 
-def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
+def _questions(arguments: argparse.Namespace) -> int:
+    return 16 if arguments.quick else 32
+
+
+def report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Let the contestants take turns, and compare."""
-    questions = 16 if arguments.quick else 32
-    if arguments.contestant is not None:
-        print(json.dumps(measure(arguments.contestant, questions)))
-        return None
-    rounds = [name for _ in range(arguments.repeats or (1 if arguments.quick else 2)) for name in CLIENTS]
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in CLIENTS}
-    console = Console(stderr=True)
-    for name in track(rounds, "serve_teacher", console=console, disable=not console.is_terminal):
-        measured[name].append(in_child(name, ["--quick"] if arguments.quick else []))
+    questions, repeats = _questions(arguments), arguments.repeats or (1 if arguments.quick else 2)
+    options = ["--quick"] if arguments.quick else []
+    measured = take_turns("serve_teacher", [*CLIENTS] * repeats, options)
     alone = measured["one_after_another"][0]["answers"]
     for run in (run for runs in measured.values() for run in runs):
         answers = run.pop("answers")
         run["answers_alike"] = sum(map(str.__eq__, answers, alone)) / questions
-    columns = ("passes", "answers_alike")
-    figures = ("seconds", "peak_bytes", "busy_elsewhere", *columns)
-    results: dict[str, Any] = {
-        name: {**{figure: statistics.median(run[figure] for run in runs) for figure in figures}, "repeats": runs}
-        for name, runs in measured.items()
-    }
+    results = {name: medians(runs) for name, runs in measured.items()}
     first, second = (results[name] for name in CLIENTS)
     return {
         "benchmark": "serve_teacher",
         "machine": machine("torch", "transformers"),
         "shape": {"questions": questions, "tokens_each": TOKENS},
         "results": results,
-        "columns": columns,
+        "columns": ("passes", "answers_alike"),
         "targets": [
             judged("passes of the model", second["passes"] / first["passes"], "<=0.25"),
             judged("time", second["seconds"] / first["seconds"], "<=1"),
@@ -92,5 +70,4 @@ def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 if __name__ == "__main__":
-    given = argument_parser(__doc__).parse_args()
-    sys.exit(report_or_fail(lambda: report(given), as_json=given.json))
+    main(report, measure=measure)

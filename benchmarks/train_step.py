@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import json
 import math
 import os
 import pstats
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,19 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import reset_peak
-from reporting import (
-    BenchmarkError,
-    argument_parser,
-    in_child,
-    judged,
-    machine,
-    other_cpu_seconds,
-    report_or_fail,
-    resident_bytes,
-)
-from rich.console import Console
-from rich.progress import track
+from harness import PROFILE, reset_peak
+from reporting import BenchmarkError, judged, machine, main, medians, other_cpu_seconds, resident_bytes, take_turns
 from train_step_setting import GROUP, TOOLS, Script, Shape, make_tokenizer, save_model
 from transformers import AutoModelForCausalLM, TrainerCallback
 
@@ -246,24 +233,29 @@ def _activity(trainer: Any, contestant: str, shape: Shape) -> dict[str, float]:
     return figures
 
 
+def measured(contestant: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """In the child: one contestant's figures."""
+    trainer, large, _ = contestant.partition(LARGE)
+    return measure(trainer, _shapes(arguments)[large], prompts_too=arguments.prompts_too)
+
+
+def _shapes(arguments: argparse.Namespace) -> dict[str, Shape]:
+    return QUICK_SHAPES if arguments.quick else SHAPES
+
+
 def report(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Contestants take turns, each in a process of its own."""
-    shapes = QUICK_SHAPES if arguments.quick else SHAPES
-    if arguments.contestant is not None:
-        trainer, large, _ = arguments.contestant.partition(LARGE)
-        print(json.dumps(measure(trainer, shapes[large], prompts_too=arguments.prompts_too)))
+    """Contestants take turns, each in a process of its own; or our step is profiled."""
+    shapes = _shapes(arguments)
+    if arguments.profile:
+        if not arguments.prompts_too:
+            _score_completions_only()
+        print_profile(shapes[""])
         return None
     repeats = arguments.repeats or (QUICK_REPEATS if arguments.quick else REPEATS)
-    console = Console(stderr=True)
-    measured: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in [*TRAINERS, *FOR_MEMORY]}
-    rounds = [*(contestant for _ in range(repeats) for contestant in TRAINERS), *FOR_MEMORY]
     options = ["--quick"] * arguments.quick + ["--prompts-too"] * arguments.prompts_too
-    for contestant in track(rounds, "train_step", console=console, disable=not console.is_terminal):
-        measured[contestant].append(in_child(contestant, options))
-    results: dict[str, Any] = {
-        contestant: {name: statistics.median(run[name] for run in runs) for name in runs[0]} | {"repeats": runs}
-        for contestant, runs in measured.items()
-    }
+    rounds = [*[*TRAINERS] * repeats, *FOR_MEMORY]
+    runs = take_turns("train_step", rounds, options)
+    results = {contestant: medians(of_contestant) for contestant, of_contestant in runs.items()}
     return {
         "benchmark": "train_step",
         "machine": {**machine("torch", "transformers", "trl"), "threads": torch.get_num_threads()},
@@ -335,20 +327,7 @@ def print_profile(shape: Shape) -> None:
     pstats.Stats(profile).sort_stats("cumulative").print_stats(ours_and_the_large, 50)
 
 
-def main() -> int:
-    """Run the benchmark, or profile our step."""
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    parser = argument_parser(__doc__)
-    parser.add_argument("--profile", action="store_true", help="print where the time of our step goes, and stop")
-    parser.add_argument("--prompts-too", action="store_true", help="let TRL score prompts, as it does without a GPU")
-    arguments = parser.parse_args()
-    if arguments.profile:
-        if not arguments.prompts_too:
-            _score_completions_only()
-        print_profile((QUICK_SHAPES if arguments.quick else SHAPES)[""])
-        return 0
-    return report_or_fail(lambda: report(arguments), as_json=arguments.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    scored = {"action": "store_true", "help": "let TRL score prompts, as it does without a GPU"}
+    main(report, measure=measured, options={"--profile": PROFILE, "--prompts-too": scored})

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from composer_replication._tiny.tokenizer import tiny_tokenizer
+from composer_replication._tiny.models import tiny_tokenizer
 
 Message = dict[str, Any]
 

@@ -6,8 +6,7 @@ Names load on first use: importing this package imports neither torch nor transf
 
 from typing import TYPE_CHECKING, Any
 
-from composer_replication._lazy import lazy_exports
-from composer_replication._optional import MissingExtraError, is_available
+from composer_replication._optional import MissingExtraError, is_available, lazy_exports
 
 if TYPE_CHECKING:
     from composer_replication.batch import build_batch

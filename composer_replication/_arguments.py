@@ -1,11 +1,15 @@
-"""Checks of the arguments that users pass: each raises a `ValueError` naming the argument and its value."""
+"""Checks of the arguments that users pass. Each error names the argument and its value."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
@@ -47,14 +51,14 @@ def check_same_shape(name: str, tensor: torch.Tensor, other_name: str, other: to
 
 
 def check_no_nan(losses: torch.Tensor, **sources: torch.Tensor) -> None:
-    """Raise if a loss is NaN, naming the source tensor that brought the NaN in.
+    """Raise if a loss is NaN, naming the source tensor that has the NaN.
 
-    Only the small tensor of losses is scanned; the sources are looked at once something is wrong.
+    Only the small tensor of losses is always scanned; the sources are scanned if a loss is NaN.
     """
-    if not bool(torch.isnan(losses).any()):
+    if not bool(losses.isnan().any()):
         return
     for name, source in sources.items():
-        count = int(torch.isnan(source).sum())
+        count = int(source.isnan().sum())
         if count:
             raise ValueError(f"{name} has {count} NaN values of {source.numel()}")
     names = " and ".join(sources)
@@ -63,6 +67,8 @@ def check_no_nan(losses: torch.Tensor, **sources: torch.Tensor) -> None:
 
 def check_token_ids(name: str, ids: torch.Tensor) -> None:
     """Require (rows, columns) of integers."""
+    import torch
+
     if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise ValueError(f"{name} must be (rows, columns) of token ids, got {ids.dtype} of shape {tuple(ids.shape)}")
 
@@ -79,7 +85,28 @@ def check_vocabulary(name: str, ids: torch.Tensor, size: int) -> None:
 
 
 def entry(inputs: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
-    """The batch's entry of that name, or a `ValueError` that lists what is there."""
+    """Return the batch's entry of that name, or raise a `ValueError` that lists the names there are."""
     if name not in inputs:
         raise ValueError(f"inputs lacks {name!r}; it has {sorted(inputs)}")
     return inputs[name]
+
+
+def check_keywords(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise a `TypeError` for the first keyword that `owner` does not take."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            advice = f": did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{owner} has no argument {name!r}{advice}")
+
+
+def keywords_of(*callables: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that these take by keyword."""
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [
+        name
+        for one in callables
+        for name, parameter in inspect.signature(one).parameters.items()
+        if parameter.kind in named and name != "self"
+    ]

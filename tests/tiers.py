@@ -27,10 +27,9 @@ TIERS = {
         "replaysim/test_replay_and_normalize.py",
         "teacher_replay/agreement/test_action.py::test_importing",
         "teacher_replay/serving/test_batches.py",
-        "teacher_replay/serving/test_callable_teachers.py",
-        "teacher_replay/serving/test_hf_teacher.py",
-        "teacher_replay/serving/test_local_teachers.py",
-        "teacher_replay/serving/test_serving_app.py",
+        "teacher_replay/serving/test_http_server.py",
+        "teacher_replay/serving/test_local_teacher.py",
+        "teacher_replay/serving/test_model_teacher.py",
         "teacher_replay/serving/test_streams.py",
         "teacher_replay/test_action_judge.py",
         "teacher_replay/test_budget_property.py",
@@ -51,7 +50,7 @@ TIERS = {
     # Trains a model, or loads a real one.
     "trainer": (
         "_tiny/test_kit.py::test_demo",
-        "_tiny/test_kit.py::test_smollm2_speaks",
+        "test_pretrained.py::test_smollm2_speaks",
         "_tiny/test_tool_house.py::test_the_model_has",
         "_tiny/test_tool_house.py::test_trl",
         "cli/test_init.py::test_the_environment_example",
@@ -60,7 +59,7 @@ TIERS = {
         "teacher_replay/test_preference_rows.py::test_trl_trains",
         "test_loss.py::test_loss_falls",
         "test_loss.py::test_sdpo_alone",
-        "test_reference_loop.py",
+        "test_examples.py::test_loop_",
         "trainer/rollouts/test_reset_text.py::test_a_text",
         "trainer/run/test_loadable_runs.py",
         "trainer/run/test_model_loading.py",
@@ -88,14 +87,14 @@ TIERS = {
     ),
     # Slow, and something quicker shows the same in `make test`.
     "full": (
-        "_tiny/test_kit.py::test_smollm2_speaks",
+        "test_pretrained.py::test_smollm2_speaks",
         "_tiny/test_tool_house.py::test_the_model_has_its_habit_and_obeys_hints_and_errors[warm_up]",
         "ingestion/test_redaction_survivors.py::test_recall_on_more_seeds",
         "replaysim/test_normalize_engines.py::test_an_engine_gives_the_same_pairs_and_leaves_nothing[ray]",
         "replaysim/test_normalize_engines.py::test_ray_may_be_left_with_nothing",
         "teacher_replay/test_replay_killed.py::test_killed_at_random_moments_and_resumed",
         "test_gpu_smoke.py::test_the_script_itself",
-        "test_reference_loop.py::test_all_channels_are_live_the_hints_are_taken_in",
+        "test_examples.py::test_loop_all_channels_are_live_the_hints_are_taken_in",
         "trainer/test_resume.py::test_a_killed_run_equals_one_that_was_not[lora]",
     ),
 }

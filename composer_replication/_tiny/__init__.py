@@ -1,14 +1,13 @@
-"""A model kit for tests and demos that needs no download: a tokenizer trained on the spot, real chat templates, small
-random models, teachers that are functions, a little house of tools with a model that works in it, and a loader for the
-real SmolLM2-135M weights where they are installed."""
+"""A model kit for tests and demos without a download: small random models with tokenizers trained on the spot and real
+chat templates, an environment with a model that acts in it, the demo of the three channels and its local teachers."""
 
-from composer_replication._lazy import lazy_exports
+from composer_replication._optional import lazy_exports
 
 _HOMES = {
-    "CHAT_TEMPLATES": "composer_replication._tiny.tokenizer",
-    "tiny_tokenizer": "composer_replication._tiny.tokenizer",
+    "CHAT_TEMPLATES": "composer_replication._tiny.models",
+    "tiny_tokenizer": "composer_replication._tiny.models",
     "tiny_model": "composer_replication._tiny.models",
-    "load_smollm2": "composer_replication._tiny.smollm2",
+    "load_smollm2": "composer_replication.pretrained",
     "ToolHouse": "composer_replication._tiny.tool_house",
     "house_tasks": "composer_replication._tiny.tool_house",
     "house_tokenizer": "composer_replication._tiny.warm_up",

@@ -1,10 +1,9 @@
-"""The three channels on a small model that has a bad habit and obeys hints.
+"""The three channels on a small model that has a bad habit and follows hints.
 
 A random model is first taught both: without a hint it makes the wrong call of the sample traces, with the hint in its
-context it makes the right one. Then the channels are let loose on it, with that model as frozen teacher and reference.
-Channel 1 sees the right call only where the trace recovers, behind the error message. Channel 3 sees it in preference
-pairs, where teachers agreed on it against the student. Whether the habit goes where it belongs, at the turn that went
-wrong, is the demonstration.
+context it makes the right one. Then it trains with the channels, with a frozen copy as teacher and reference. Channel 1
+sees the right call only where the trace recovers, after the error message. Channel 3 sees it in preference pairs, where
+teachers agreed on it against the student. The demo shows whether the model makes the right call at the erring turn.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import Any
 
 import torch
 
-from composer_replication._tiny.models import tiny_model
-from composer_replication._tiny.tokenizer import tiny_tokenizer
+from composer_replication._tiny.models import tiny_model, tiny_tokenizer
 from composer_replication.batch import VARIANTS, build_batch
 from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import lm_channel
@@ -28,7 +26,7 @@ Batch = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class DemoStep:
-    """One optimiser step: the losses, how many tokens each channel saw, and how likely the right call was before it.
+    """One optimiser step: the losses, each channel's number of tokens, and the probability of the right call before it.
 
     `right_call` is the probability, without the hint, of the token in which the right call first differs from the
     wrong one.
@@ -59,7 +57,7 @@ def run_loss_demo(
         alpha_sdpo: weight of channel 2.
         beta_replay: weight of channel 3; 0 needs no pairs.
         seed: of the random model and of the traces.
-        warm_up_steps: optimiser steps in which the model gets its habit and its obedience.
+        warm_up_steps: optimiser steps of the warm-up.
         pairs: a preference pair for each trace, by its variant, of the same seed; those of `replay_samples` if None.
 
     Raises:
@@ -68,7 +66,7 @@ def run_loss_demo(
     pairs = _pairs(seed, pairs) if beta_replay else {}
     tokenizer = tiny_tokenizer(template)
     model = tiny_model("qwen2", vocab_size=len(tokenizer), seed=seed)
-    # Lessons and marks come from the traces alone, whatever the teachers have said.
+    # Lessons and probabilities depend on the traces alone, not on the teachers.
     samples = [build_batch(tokenizer, variant=variant, seed=seed, model=model) for variant in VARIANTS]
     _warm_up(model, [lesson for sample in samples for lesson in _lessons(sample)], warm_up_steps)
     teacher = copy.deepcopy(model)
@@ -103,7 +101,7 @@ def _pairs(seed: int, given: Mapping[str, Mapping[str, Any]] | None) -> Mapping[
 
 
 def _lessons(batch: Batch) -> Iterator[Batch]:
-    """The habit: the wrong call without a hint. And obedience: the right call behind the hint."""
+    """Yield the habit (the wrong call without a hint), then the right call after the hint."""
     yield {"input_ids": batch["dpo_rejected_input_ids"], "response_mask": batch["dpo_rejected_response_mask"]}
     hinted_prompt = batch["ctx_teacher_input_ids"][:1, : int(batch["sdpo_teacher_index"][0, 1])]
     right_call = batch["dpo_chosen_input_ids"][batch["dpo_chosen_response_mask"] > 0].unsqueeze(0)
@@ -123,7 +121,7 @@ def _warm_up(model: Any, lessons: Sequence[Batch], steps: int) -> None:
 
 
 def _without_the_mistake(batch: Batch) -> Batch:
-    """Channel 1 learns the responses except the turn that went wrong: that turn belongs to channel 2."""
+    """Take the erring turn out of channel 1: it belongs to channel 2."""
     rows, columns = batch["sdpo_student_index"].T
     batch["response_mask"][rows, columns] = 0
     return batch

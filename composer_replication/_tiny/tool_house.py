@@ -1,8 +1,7 @@
-"""A little house of tools with customs of its own: a tool environment for live runs on small models.
+"""The tool house: a small environment for live runs on small models, with naming customs of its own.
 
-The tools list three names for their one argument, and the house takes only one of them. The schema does not say which;
-the error does. That is the case of every model that meets a new harness: it knows how to act, it obeys a hint, and it
-does not know what things are called here.
+Its tools list three names for their one argument and accept only one of them. The schema does not say which; the error
+does. So the model is like one in a new harness: it can act and it follows hints, but it does not know the names.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from types import MappingProxyType
 from typing import Any
 
 ARGUMENT_NAMES = ("path", "file", "name")
-"""What the tools' argument may be called; a house takes one of them per tool."""
+"""The possible names of a tool's argument; a house accepts one of them per tool."""
 
 CUSTOMS: Mapping[str, str] = MappingProxyType({"count_lines": "name", "read_file": "path"})
-"""The argument name that each tool takes, unless a house is built with other customs."""
+"""The argument name that each tool accepts by default."""
 
 FILES: Mapping[str, int] = MappingProxyType(
     {"notes.md": 12, "parser.py": 80, "models.py": 41, "config.py": 7, "server.py": 95, "client.py": 63, "plan.md": 28}
 )
-"""The files of the house and how many lines they have."""
+"""The files of the house and their numbers of lines."""
 
 SYSTEM = "You are a coding agent."
 _REQUESTS = {"count_lines": "Count the lines of {file}.", "read_file": "Read {file}."}
@@ -49,11 +48,11 @@ class ToolHouse:
         self._made: list[str] = []
 
     def reset(self, wanted: list[str], **row: Any) -> None:
-        """Begin a task: `wanted` are its calls, such as "read_file notes.md". The rest of the row does not matter."""
+        """Begin a task: `wanted` are its calls, such as "read_file notes.md". The rest of the row is ignored."""
         self._wanted, self._made = list(wanted), []
 
     def get_reward(self) -> float:
-        """1.0 if the calls that were made are those that were wanted, and all of them worked; else 0.0."""
+        """Return 1.0 if the calls are the wanted ones and all of them worked; else 0.0."""
         return float(self._made == self._wanted)
 
     def read_file(self, path: str = "", file: str = "", name: str = "") -> str:
@@ -79,8 +78,8 @@ class ToolHouse:
         return f"{FILES[wanted]} lines."
 
     def _accepted(self, tool: str, arguments: Mapping[str, str]) -> str:
-        """The file that the call is about, if it is asked for as the house wants it."""
-        # A call counts as made before it is judged: one that fails spoils the reward, whatever comes after it.
+        """Return the file that the call names, if it follows the customs."""
+        # A failed call counts too, and costs the reward whatever comes after it.
         self._made.append(f"{tool} failed")
         custom = self._customs[tool]
         for given, value in arguments.items():
@@ -96,7 +95,7 @@ class ToolHouse:
 
 
 def house_tasks(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows of a prompt data set: a `prompt` of two messages, and the calls that it asks for as `wanted`.
+    """Make rows of a prompt data set: a `prompt` of two messages, and the calls that it asks for as `wanted`.
 
     `datasets.Dataset.from_list` makes what a trainer takes.
     """
@@ -106,12 +105,14 @@ def house_tasks(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
     for index in range(count):
         if index % len(kinds) == 0:
             numbers.shuffle(kinds)
-        rows.append(_task(*kinds[index % len(kinds)]))
+        tool, file = kinds[index % len(kinds)]
+        request = {"role": "user", "content": _REQUESTS[tool].format(file=file)}
+        rows.append({"prompt": [{"role": "system", "content": SYSTEM}, request], "wanted": [f"{tool} {file}"]})
     return rows
 
 
 def house_tools() -> list[dict[str, Any]]:
-    """The tools' schemas, in the order in which TRL finds them."""
+    """Return the tools' schemas, in the order in which TRL finds them."""
     from transformers.utils import get_json_schema
 
     house = ToolHouse()
@@ -119,13 +120,13 @@ def house_tools() -> list[dict[str, Any]]:
 
 
 def tool_call(tool: str, argument: str, file: str) -> dict[str, Any]:
-    """The assistant's message that makes a call."""
+    """Return the assistant's message that makes a call."""
     function = {"name": tool, "arguments": {argument: file}}
     return {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
 
 
 def tool_result(house: ToolHouse, tool: str, arguments: Mapping[str, str]) -> dict[str, Any]:
-    """What the model reads after a call, in the form in which TRL shows it."""
+    """Return the message that the model reads after a call, in TRL's form."""
     if tool not in CUSTOMS:
         answer: Any = {"error": f"Tool {tool} not found."}
     else:
@@ -134,9 +135,3 @@ def tool_result(house: ToolHouse, tool: str, arguments: Mapping[str, str]) -> di
         except (TypeError, FileNotFoundError) as error:
             answer = {"error": str(error)}
     return {"role": "tool", "name": tool, "content": str(answer)}
-
-
-def _task(tool: str, file: str) -> dict[str, Any]:
-    request = _REQUESTS[tool].format(file=file)
-    prompt = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": request}]
-    return {"prompt": prompt, "wanted": [f"{tool} {file}"]}

@@ -1,13 +1,13 @@
-"""A small model that can work in the tool house: it has a habit of its own, and it obeys.
+"""A small model that can act in the tool house: it has a habit of its own, and it follows hints.
 
-Its weights come with the package, so that every machine starts from the same ones. This makes them again (half a
+Its weights come with the package, so that every machine starts from the same ones. This trains them again (half a
 minute, and slightly different on every kind of CPU):
 
     python -m composer_replication._tiny.warm_up
 
-The warm-up is supervised. It teaches the form of a call, the habit (mostly an argument name that the
-house does not take, now and then the right one), and obedience: behind a hint, or behind the error itself, the call
-takes the argument that is named there. The customs of a lesson are drawn at random, so obedience means reading.
+The warm-up is supervised. It teaches the form of a call, the habit (mostly an argument name that the house does not
+take, now and then the right one), and to follow hints: after a hint, or after the error itself, the call takes the
+argument that is named there. The customs of a lesson are drawn at random, so the model must read them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from composer_replication._tiny.models import tiny_model
-from composer_replication._tiny.tokenizer import tiny_tokenizer
+from composer_replication._tiny.models import tiny_model, tiny_tokenizer
 from composer_replication._tiny.tool_house import (
     ARGUMENT_NAMES,
     CUSTOMS,
@@ -38,7 +37,7 @@ from composer_replication.hint_generator.layers import LayeredHints, as_collator
 from composer_replication.rendering import Message, render_conversation
 
 RIGHT_BY_HABIT = 0.25
-"""How often a call without a hint takes the argument that the default house wants."""
+"""The share of calls without a hint that take the argument of the default house."""
 
 DONE: Message = {"role": "assistant", "content": "Done."}
 _WEIGHTS = Path(__file__).with_name("warm_up.safetensors")
@@ -47,16 +46,8 @@ _LESSONS = 600
 _WHOLE_LESSONS = 300
 
 
-class _Lesson(NamedTuple):
-    """A conversation's ids, and where its last assistant turn, the one to be learnt, begins and ends."""
-
-    ids: list[int]
-    start: int
-    stop: int
-
-
 def house_tokenizer() -> Any:
-    """A tokenizer for the house's talk, with Qwen2.5's chat template."""
+    """Train a tokenizer on conversations in the house, with Qwen2.5's chat template."""
     template = tiny_tokenizer("qwen2_5")
     tools = house_tools()
     talk = [template.apply_chat_template(lesson, tools=tools, tokenize=False) for lesson in _conversations(0, 40)]
@@ -64,14 +55,14 @@ def house_tokenizer() -> Any:
 
 
 def warmed_up_model() -> Any:
-    """Return a fresh copy of the small Qwen2 after its warm-up, for `house_tokenizer()`."""
+    """Return a new copy of the small Qwen2 after its warm-up, for `house_tokenizer()`."""
     model = _untaught_model()
     model.load_state_dict(load_file(_WEIGHTS))
     return model
 
 
 def house_hint(error: str, tool: str, arguments: Mapping[str, str]) -> str:
-    """The hint that the templates make of the error with which the house answered a call.
+    """Return the hint that the templates make of the house's error message for a call.
 
     Raises:
         ValueError: no template has a hint for it.
@@ -84,15 +75,15 @@ def house_hint(error: str, tool: str, arguments: Mapping[str, str]) -> str:
 
 
 def warm_up(seed: int = 0) -> Any:
-    """Train the small Qwen2. The global random state stays as it is."""
+    """Train the small Qwen2. The global random state is kept."""
     tokenizer = house_tokenizer()
     model = _untaught_model(seed)
     conversations = _conversations(seed, _LESSONS)
-    # Reading is learnt without the tools in the prompt, which would make every lesson three times as long; then what
-    # has been learnt is carried over to the whole prompt.
-    lessons = _rendered(tokenizer, conversations, tools=None)
+    # First without the tools in the prompt, which would make every lesson three times as long; then with them.
+    lessons = [render_conversation(tokenizer, one) for one in conversations]
     _teach(model, lessons, seed=seed, steps=200, rows=24, learning_rate=8e-3)
-    lessons = _rendered(tokenizer, conversations[:_WHOLE_LESSONS], tools=house_tools())
+    tools = house_tools()
+    lessons = [render_conversation(tokenizer, one, tools=tools) for one in conversations[:_WHOLE_LESSONS]]
     _teach(model, lessons, seed=seed, steps=50, rows=12, learning_rate=4e-3)
     return model
 
@@ -101,7 +92,7 @@ def _untaught_model(seed: int = 0) -> Any:
     return tiny_model("qwen2", vocab_size=_VOCABULARY, seed=seed).eval()
 
 
-def _teach(model: Any, lessons: Sequence[_Lesson], *, seed: int, steps: int, rows: int, learning_rate: float) -> None:
+def _teach(model: Any, lessons: Sequence[Any], *, seed: int, steps: int, rows: int, learning_rate: float) -> None:
     numbers = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps, pct_start=0.15)
@@ -116,7 +107,7 @@ def _teach(model: Any, lessons: Sequence[_Lesson], *, seed: int, steps: int, row
 
 
 def _conversations(seed: int, count: int) -> list[list[Message]]:
-    """Conversations that end with the assistant turn to be learnt."""
+    """Make conversations that end with the assistant turn to learn."""
     numbers = random.Random(seed)
     return [_conversation(row["prompt"], row["wanted"][0], numbers) for row in house_tasks(count, seed=seed)]
 
@@ -145,23 +136,14 @@ def _habit(numbers: random.Random, tool: str) -> str:
     return numbers.choice([name for name in ARGUMENT_NAMES if name != CUSTOMS[tool]])
 
 
-def _rendered(
-    tokenizer: Any, conversations: Sequence[list[Message]], *, tools: list[dict[str, Any]] | None
-) -> list[_Lesson]:
-    lessons = []
-    for messages in conversations:
-        rendered = render_conversation(tokenizer, messages, tools=tools)
-        lessons.append(_Lesson(rendered.ids, rendered.turns[-1].start, rendered.turns[-1].stop))
-    return lessons
-
-
-def _batch(lessons: Sequence[_Lesson]) -> dict[str, torch.Tensor]:
+def _batch(lessons: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """Pad rendered conversations; the loss is on their last turn."""
     shape = (len(lessons), max(len(lesson.ids) for lesson in lessons))
     batch = {name: torch.zeros(shape, dtype=torch.long) for name in ("input_ids", "attention_mask", "response_mask")}
     for row, lesson in enumerate(lessons):
         batch["input_ids"][row, : len(lesson.ids)] = torch.tensor(lesson.ids)
         batch["attention_mask"][row, : len(lesson.ids)] = 1
-        batch["response_mask"][row, lesson.start : lesson.stop] = 1
+        batch["response_mask"][row, lesson.turns[-1].start : lesson.turns[-1].stop] = 1
     return batch
 
 

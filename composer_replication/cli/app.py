@@ -1,4 +1,4 @@
-"""The `composer-replication` command (short: `crf`): its verbs, and how their failures reach the user.
+"""The `composer-replication` command (short: `crf`): its verbs, and how errors are shown.
 
 Exit codes: 0 done, 1 failed, 2 bad usage. An error is one line on standard error; `--debug` adds the traceback.
 """
@@ -25,7 +25,7 @@ from composer_replication.cli.replay import replay
 from composer_replication.cli.serve_teacher import serve_teacher
 from composer_replication.cli.train import train
 
-_INTERRUPTED = 130  # what typer makes of Ctrl-C
+_INTERRUPTED = 130  # typer's exit code for Ctrl-C
 
 app = typer.Typer(
     name="composer-replication",
@@ -46,24 +46,33 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Options of every verb. `--debug` is listed here for the help; `run` takes it out of the arguments."""
 
 
-app.command(epilog="Example: composer-replication doctor --json")(doctor)
-app.command(epilog="Example: composer-replication ingest ~/.claude/projects -o traces")(ingest)
-app.command(epilog="Example: composer-replication init environment -o house")(init)
-app.command(epilog="Example: composer-replication quickstart --steps 40")(quickstart)
-app.command(epilog="Example: composer-replication normalize pairs.jsonl -o normalized.jsonl")(normalize)
-app.command(epilog="Example: composer-replication pairs traces --replay replayed -o pairs.jsonl")(pairs)
-app.command(epilog="Example: composer-replication replay traces -o replayed --max-usd 20 --dry-run")(replay)
-app.command("serve-teacher", epilog="Example: composer-replication serve-teacher --model ./my-model --port 8000")(
-    serve_teacher
-)
-app.command(epilog="Example: composer-replication train train.yaml --set training.steps=200 --dry-run")(train)
+def _paragraphs(docstring: str | None) -> str:
+    """Join the lines of each paragraph: the terminal's width, not the source's, is to break them."""
+    return "\n\n".join(" ".join(part.split()) for part in (docstring or "").split("\n\n"))
+
+
+# In the order of use.
+for _verb, _example in (
+    (quickstart, "quickstart --steps 40"),
+    (doctor, "doctor --json"),
+    (init, "init environment -o house"),
+    (ingest, "ingest ~/.claude/projects -o traces"),
+    (serve_teacher, "serve-teacher --model ./my-model --port 8000"),
+    (replay, "replay traces -o replayed --max-usd 20 --dry-run"),
+    (pairs, "pairs traces --replay replayed -o pairs.jsonl"),
+    (normalize, "normalize pairs.jsonl -o normalized.jsonl"),
+    (train, "train train.yaml --set training.steps=200 --dry-run"),
+):
+    app.command(
+        _example.split()[0], help=_paragraphs(_verb.__doc__), epilog=f"Example: composer-replication {_example}"
+    )(_verb)
 
 
 def main() -> None:
@@ -75,14 +84,14 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are printed, never raised."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
     try:
-        # `--debug` may stand before or behind the verb.
+        # `--debug` may be before or after the verb.
         code = app(args=[argument for argument in arguments if argument != "--debug"], standalone_mode=False)
     except typer.TyperException as error:
         # Usage errors carry the exit code 2 and the command that was called.
         context: Any = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None else ""
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        if message:  # a call without a verb has printed the help already, and has no more to say
+        if message:  # without a verb, the help has been printed already
             errors.print(f"[red]error:[/] {escape(_one_line(message) + hint)}")
         return int(getattr(error, "exit_code", 1))
     except Exception as error:  # noqa: BLE001 - the last place that can turn an error into one line
@@ -97,6 +106,5 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _one_line(message: str) -> str:
-    """Without line ends, and without what a terminal would take for a command: messages name files, and files are
-    named by anybody."""
+    """Remove line ends and control characters: messages contain file names, which anybody may have chosen."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(message.split()))

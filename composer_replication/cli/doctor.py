@@ -1,4 +1,4 @@
-"""`composer-replication doctor`: what works here, and what to install for what."""
+"""`composer-replication doctor`: which parts work here, and how to install the others."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def doctor(
         bool, typer.Option("--imports/--no-imports", help="Import every installed extra to see that it works.")
     ] = True,
 ) -> None:
-    """Show what is installed, which extras work, and what this machine has.
+    """Show which packages and extras work, and how to install the others.
 
-    Ends with exit code 1 if the core itself is incomplete; missing extras are no failure.
+    Exit code 1: a core package is missing or of the wrong version. Missing extras are not an error.
     """
     console = Console()
     if as_json:

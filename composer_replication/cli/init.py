@@ -1,4 +1,4 @@
-"""`composer-replication init`: a configuration for `train` to start from."""
+"""`composer-replication init`: a first configuration for `train`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ import typer
 def init(
     example: Annotated[
         Literal["logs", "environment"],
-        typer.Argument(help="logs: learn from an agent's logs. environment: learn by acting, with tools and rewards."),
+        typer.Argument(
+            help="logs: learn from an agent's logs. environment: learn in an environment with tools and rewards."
+        ),
     ] = "logs",
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Where to write the files.")
     ] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write a commented configuration for `train`, with the files that it names, and say what to do next.
+    """Write a commented configuration for `train`, with the files that it needs, and show the next commands.
 
-    logs writes train.yaml; environment writes train_environment.yaml, house.py (an environment to change into your own)
+    logs writes train.yaml; environment writes train_environment.yaml, house.py (an environment to replace by your own)
     and tasks.jsonl. All of them are written, or none.
 
-    Exit code 1: a file is there already.
+    Exit code 1: a file exists already.
     """
     from composer_replication.examples import header, write_example
 

@@ -1,4 +1,4 @@
-"""`composer-replication quickstart`: the three loss channels at work on a small model."""
+"""`composer-replication quickstart`: the three loss channels on a small model."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def quickstart(
     steps: Annotated[int, typer.Option(min=2, help="Optimiser steps.")] = 20,
     alpha_sdpo: Annotated[float, typer.Option(min=0.0, max=1000.0, help="Weight of hint self-distillation.")] = 1.0,
     beta_replay: Annotated[float, typer.Option(min=0.0, max=1000.0, help="Weight of the preference pairs.")] = 0.5,
-    template: Annotated[Literal["qwen2_5", "llama3_1"], typer.Option(help="Whose chat template.")] = "qwen2_5",
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the random model and of the traces.")] = 0,
+    template: Annotated[Literal["qwen2_5", "llama3_1"], typer.Option(help="The chat template.")] = "qwen2_5",
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random model and of the traces.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Cure a small model of a wrong tool call, with all three channels live.
+    """Train a small model out of a wrong tool call, with all three loss channels.
 
-    Two traces have a wrong call in them. Three local teachers, served over HTTP on this machine, are asked what they
+    Two sample traces contain a wrong call. Three local teachers, served over HTTP on this machine, are asked what they
     would have done; where they agree against the student, there is a preference pair. A random model is taught to make
-    the wrong calls, and to make the right ones when a hint is in its context. Then it trains on the traces and the
-    pairs, and the table shows whether it makes the right call without the hint.
+    the wrong calls, and to make the right ones after a hint. Then it trains on the traces and the pairs, and the table
+    shows whether it makes the right call without the hint.
 
-    Needs no download and no accelerator. Set a weight to 0 to see what the other channels do alone; without the
-    preference pairs, no teacher is asked.
+    Needs no download and no accelerator. Set a weight to 0 to see the other channels alone; without the preference
+    pairs, no teacher is asked.
     """
     require_all({"train": ["trl"], "replay": EXTRAS["replay"].modules if beta_replay else ()})
     import torch
 
     from composer_replication._tiny import run_loss_demo
 
-    torch.set_num_threads(1)  # for a model this small, handing work to a second thread costs more than the work
+    torch.set_num_threads(1)  # for a model this small, a second thread costs more than it saves
     console = Console()
     replay = None
     if beta_replay:

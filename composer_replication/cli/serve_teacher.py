@@ -1,4 +1,4 @@
-"""`composer-replication serve-teacher`: local models and Python functions behind OpenAI's API."""
+"""`composer-replication serve-teacher`: local models and Python functions with OpenAI's API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.serving.server import LocalTeachers
+    from composer_replication.teacher_replay.serving.http_server import LocalTeachers
 
 _NAMED = re.compile(r"(?P<name>[\w.:@-]+)=(?P<what>.+)", re.DOTALL)
 
@@ -24,7 +24,7 @@ def serve_teacher(
         typer.Option(
             "--model",
             metavar="[NAME=]MODEL",
-            help="The folder of a checkpoint or of a LoRA adapter, a model's id on the hub, or smollm2. Repeatable.",
+            help="A folder with a checkpoint or a LoRA adapter, a model's id on the hub, or smollm2. Repeatable.",
         ),
     ] = None,
     callables: Annotated[
@@ -34,37 +34,39 @@ def serve_teacher(
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")] = 0,
-    device: Annotated[str, typer.Option(help="Where models run: auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    device: Annotated[str, typer.Option(help="The device of models: auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        typer.Option(help="In which precision models run; auto is that of the checkpoint."),
+        typer.Option(help="The precision of models; auto is that of the checkpoint."),
     ] = "auto",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="The longest answer of a model, in tokens.")] = 1024,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Maximum number of tokens that a model generates per request.")
+    ] = 1024,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="How many answers a model generates at once; memory grows with it.")
+        int, typer.Option(min=1, help="Maximum number of requests that a model answers at once; memory grows with it.")
     ] = 8,
     api_key_variable: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The environment variable with the key that requests must bear."),
+        typer.Option(metavar="NAME", help="The environment variable with the API key that requests must carry."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Say that it is ready with one JSON object: base_url, models, pid.")
+        bool, typer.Option("--json", help="Print one JSON object when ready: base_url, models, pid.")
     ] = False,
 ) -> None:
-    """Serve local teachers on 127.0.0.1, for replay or any other OpenAI client, until Ctrl-C or SIGTERM.
+    """Serve local models and Python functions as teachers on 127.0.0.1, with OpenAI's API, until Ctrl-C or SIGTERM.
 
-    A request's "model" selects the teacher by its name: NAME, or the model's folder or id, or the function's name. One
-    teacher alone answers to any name. A line on standard output says when it is ready, and where.
+    A request's "model" selects a teacher by its name: NAME, else the model's folder or id, or the function's name. A
+    single teacher answers to any name. When the server is ready, it prints its address to standard output.
 
-    A function is called as f(messages, tools=None, **parameters), in threads, and returns a text, an assistant message
-    or an Answer. A model's tool calls are read in the formats of Hermes, Qwen, Llama and Mistral. Requests that arrive
-    while it generates are answered together in the next batch; with "stream" it sends what it has as it generates.
+    A function is called as f(messages, tools=None, **parameters), in threads. It returns a text, an assistant message
+    or a Completion. Models may write tool calls in the formats of Hermes, Qwen, Llama and Mistral. Requests that arrive
+    while a model generates are answered together in its next batch. Streaming is supported.
 
-    A request that asks for what is not supported (response_format, logprobs, ...) gets an error, not another answer.
+    A request with an unsupported parameter (response_format, logprobs, ...) gets an error.
 
     Exit code 1: the port is in use, or a model cannot be loaded.
     """
-    from composer_replication.teacher_replay.serving.server import LocalTeachers, bind_port, serve_until_stopped
+    from composer_replication.teacher_replay.serving.http_server import LocalTeachers, bind_port, serve_until_stopped
 
     wanted_models = [_named(given, _model_name) for given in models or []]
     wanted_callables = [_named(given, _function_name) for given in callables or []]
@@ -77,7 +79,7 @@ def serve_teacher(
     key = _key(api_key_variable)
     for _, model in wanted_models:
         _check_place(model)
-    # The functions first: they are quick to be wrong. Then the port, so that nobody loads a model in vain.
+    # What fails fast comes first: the functions, then the port, then the models.
     teachers: dict[str, Any] = {name: _load_function(reference) for name, reference in wanted_callables}
     with closing(bind_port(port)) as held:
         for name, model in wanted_models:
@@ -96,7 +98,7 @@ def _announce(server: LocalTeachers, *, as_json: bool) -> None:
 
 
 def _named(given: str, default: Any) -> tuple[str, str]:
-    """The name and what it names. A path may have an equals sign in it, too."""
+    """Split NAME=WHAT. A path may contain an equals sign, too."""
     found = None if Path(given).exists() else _NAMED.fullmatch(given)
     name, what = (found["name"], found["what"]) if found is not None else (default(given), given)
     if not what.strip() or not name:
@@ -118,14 +120,14 @@ def _key(variable: str | None) -> str | None:
         return None
     key = os.environ.get(variable, "").strip()
     if not key:
-        # What was meant as the key itself must not be shown.
+        # It may be the key itself, which must not be shown.
         shown = repr(variable) if re.fullmatch(r"[A-Z][A-Z0-9_]{0,63}", variable) else "that was named"
         raise typer.BadParameter(f"--api-key-variable: the environment variable {shown} is not set, or empty")
     return key
 
 
 def _load_function(reference: str) -> Any:
-    from composer_replication.teacher_replay.serving.callables import load_callable
+    from composer_replication.teacher_replay.serving.local_teacher import load_callable
 
     try:
         return load_callable(reference)
@@ -134,7 +136,7 @@ def _load_function(reference: str) -> Any:
 
 
 def _check_place(model: str) -> None:
-    from composer_replication.model_places import model_place
+    from composer_replication.pretrained import model_place
 
     try:
         model_place(model)
@@ -143,7 +145,7 @@ def _check_place(model: str) -> None:
 
 
 def _load_model(model: str, *, device: str, **options: Any) -> Any:
-    from composer_replication.teacher_replay.serving.hf_model import HuggingFaceTeacher, choose_device
+    from composer_replication.teacher_replay.serving.model_teacher import HuggingFaceTeacher, choose_device
 
     try:
         choose_device(device)

@@ -1,6 +1,6 @@
 """Distillation and preference losses as pure functions of tensors, and their fused forms over hidden states."""
 
-from composer_replication._lazy import lazy_exports
+from composer_replication._optional import lazy_exports
 
 _HOMES = {
     "GeneralizedJSD": "composer_replication.opsd",

@@ -1,6 +1,6 @@
 """From failed tool calls to hints: what went wrong, whose mistake it was, and what to do instead."""
 
-from composer_replication._lazy import lazy_exports
+from composer_replication._optional import lazy_exports
 
 __all__ = [
     "HINT_TEMPLATES",

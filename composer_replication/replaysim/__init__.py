@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from composer_replication._lazy import lazy_exports
+from composer_replication._optional import lazy_exports
 
 if TYPE_CHECKING:
     from composer_replication.replaysim.normalize import replay_and_normalize_trace, replay_and_normalize_trace_sync

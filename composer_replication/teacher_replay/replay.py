@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from composer_replication._keywords import check_keywords, keywords_of
+from composer_replication._arguments import check_keywords, keywords_of
 from composer_replication.ingestion.shell_commands import PROTOCOLS
 from composer_replication.teacher_replay.answers import AnswerReader, Reading
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules

@@ -1,6 +1,6 @@
 """Training: the collator, the trainers with three channels, their teachers and their checkpoints."""
 
-from composer_replication._lazy import lazy_exports
+from composer_replication._optional import lazy_exports
 
 __all__ = [
     "ChannelSettings",

@@ -18,8 +18,7 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from composer_replication._arguments import check_choice, check_non_negative
-from composer_replication._keywords import check_keywords, keywords_of
+from composer_replication._arguments import check_choice, check_keywords, check_non_negative, keywords_of
 from composer_replication._optional import require
 from composer_replication.causal_lm import keeping_hidden_states, recognise_head, run_causal_lm
 from composer_replication.channels import DPOVariant, summed_logprobs

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from composer_replication._keywords import check_keywords, keywords_of
+from composer_replication._arguments import check_keywords, keywords_of
 from composer_replication.causal_lm import HiddenStates, run_causal_lm
 from composer_replication.channels import lm_channel
 from composer_replication.distillation.fused.head import LogitHead

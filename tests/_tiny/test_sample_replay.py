@@ -1,7 +1,8 @@
-"""The sample traces replayed: real HTTP to teachers that are functions, and pairs that the demo can train on."""
+"""The demo's teachers, and the sample traces replayed with them over real HTTP into pairs to train on."""
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -11,18 +12,94 @@ from typing import Any
 import pytest
 
 from composer_replication._tiny import replay_samples, run_loss_demo
-from composer_replication._tiny.local_teachers import LOCAL_TEACHERS, careful, hasty, thorough
-from composer_replication.batch import VARIANTS, sample_trace
+from composer_replication._tiny.sample_replay import LOCAL_TEACHERS, careful, hasty, thorough
+from composer_replication.batch import VARIANTS, SampleTrace, sample_trace
 from composer_replication.cli import app as cli
 from composer_replication.replaysim import DJNormalizer
-from composer_replication.traces import ToolCall, Turn, parse_action, render_action
+from composer_replication.teacher_replay.pairs import comparer_for
+from composer_replication.traces import Message, ToolCall, Turn, parse_action, render_action
 
 
-def action_of(variant: str, seed: int, *, better: bool) -> str:
-    sample = sample_trace(variant, seed)
+def action_of(sample: SampleTrace, *, better: bool) -> str:
+    """The sample's right call, or its wrong one."""
     message = sample.better_action if better else sample.messages[sample.erring_message]
-    function = message["tool_calls"][0]["function"]
+    (call,) = message["tool_calls"]
+    function = call["function"]
     return render_action(Turn("assistant", tool_calls=[ToolCall("", function["name"], function["arguments"])]))
+
+
+# One as replay infers it from the student's wrong call, and two that are described in some of the same words.
+DECOYS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+        },
+    }
+    for name, description in (
+        ("open_file", "The open_file tool of this session."),
+        ("write_file", "Write a file of the project."),
+        ("run_shell", "Run a command."),
+    )
+]
+
+
+def prompt(sample: SampleTrace) -> list[Message]:
+    return sample.messages[: sample.erring_message]
+
+
+def only_call(action: str) -> ToolCall:
+    (call,) = parse_action(action).tool_calls
+    return call
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("seed", range(12))
+def test_careful_and_thorough_are_right_and_hasty_errs_like_the_student(variant: str, seed: int) -> None:
+    sample = sample_trace(variant, seed)
+    plain = careful(prompt(sample), tools=[*DECOYS, *sample.tools])
+    wordy = thorough(prompt(sample), tools=[*DECOYS, *sample.tools])
+    quick = hasty(prompt(sample))
+    assert (plain, quick) == (action_of(sample, better=True), action_of(sample, better=False))
+    assert parse_action(wordy).content
+    assert only_call(wordy).arguments != only_call(plain).arguments
+    for mode, agree in (("exact", False), ("action", True)):
+        compare = comparer_for(mode)  # type: ignore[arg-type]
+        one, other, third = map(parse_action, (plain, wordy, quick))
+        assert compare(one, other).same is agree
+        assert not compare(one, third).same
+        assert not compare(other, third).same
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_definitions_decide_what_is_called(variant: str) -> None:
+    sample = sample_trace(variant, 3)
+    tools = copy.deepcopy(sample.tools)
+    for tool, name in zip(tools, ("inspect_source", "evaluate"), strict=True):
+        tool["function"]["name"] = name
+        tool["function"]["parameters"]["required"] = ["it"]
+    for teacher in (careful, thorough):
+        call = only_call(teacher(prompt(sample), tools))
+        assert (call.name, list(call.arguments)) == ("inspect_source" if variant == "factorial" else "evaluate", ["it"])
+
+
+def test_the_last_request_decides_what_it_is_called_with() -> None:
+    sample = sample_trace("factorial")
+    asked = [*prompt(sample), {"role": "user", "content": "Rather find 7 in [1, 7, 9]."}]
+    assert only_call(careful(asked, sample.tools)).arguments == {"code": "print([1, 7, 9].index(7))"}
+
+
+@pytest.mark.parametrize("name", LOCAL_TEACHERS)
+def test_a_request_out_of_its_depth_gets_no_answer(name: str) -> None:
+    with pytest.raises(ValueError, match=r"neither a \.py file nor a list to search: 'Sing\.'"):
+        LOCAL_TEACHERS[name]([{"role": "user", "content": "Sing."}])
+
+
+def test_a_tool_that_is_not_there_is_not_called() -> None:
+    with pytest.raises(ValueError, match="no tool is described as one to read a file"):
+        careful(prompt(sample_trace("factorial")), DECOYS)
 
 
 @pytest.mark.parametrize("seed", [0, 5])
@@ -49,8 +126,8 @@ def test_what_comes_back_over_http_is_the_right_call_against_the_students(seed: 
     assert (replay.by_meaning, replay.by_text, replay.recipe) == (2, 0, "default")
     assert list(replay.pairs) == list(VARIANTS)
     for variant, pair in replay.pairs.items():
-        assert pair["chosen"] == action_of(variant, seed, better=True)
-        assert pair["rejected"] == action_of(variant, seed, better=False)
+        assert pair["chosen"] == action_of(sample_trace(variant, seed), better=True)
+        assert pair["rejected"] == action_of(sample_trace(variant, seed), better=False)
         assert pair["teachers"] == ["careful", "thorough"]
 
 
@@ -93,7 +170,7 @@ def test_the_quickstart_says_in_one_line_that_there_is_no_pair(
 
 def test_only_what_the_recipe_keeps_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     recipe = tmp_path / "long.yaml"
-    longer = len(action_of("binary_search", 0, better=True))
+    longer = len(action_of(sample_trace("binary_search", 0), better=True))
     recipe.write_text(f"process:\n  - text_length_filter: {{text_key: chosen, min_len: {longer}}}\n")
     monkeypatch.setattr(DJNormalizer, "DEFAULT_RECIPE", recipe)
     replay = replay_samples(0)

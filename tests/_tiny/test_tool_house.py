@@ -1,3 +1,5 @@
+"""The tool house: its rewards, its errors, and the small model that acts in it."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -9,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from trainer.live_run import arguments
+from trl import GRPOTrainer
 
 from composer_replication._tiny.tool_house import (
     ARGUMENT_NAMES,
@@ -149,25 +152,9 @@ class _Watched(GRPOTrainer):  # type: ignore[misc]
 
 
 def _trainer(output: Path, factory: Any) -> _Watched:
-    arguments = GRPOConfig(
-        output_dir=str(output),
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_completion_length=128,
-        max_steps=2,
-        logging_steps=1,
-        learning_rate=1e-3,
-        loss_type="dr_grpo",
-        use_cpu=True,
-        bf16=False,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-        gradient_checkpointing=False,
-    )
     return _Watched(
         model=warmed_up_model(),
-        args=arguments,
+        args=arguments(output, max_completion_length=128, loss_type="dr_grpo"),
         train_dataset=Dataset.from_list(house_tasks(28)),
         processing_class=house_tokenizer(),
         environment_factory=factory,

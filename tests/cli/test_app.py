@@ -127,7 +127,7 @@ def test_quickstart_without_pairs_asks_nobody(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("a server was started")
 
-    monkeypatch.setattr("composer_replication.teacher_replay.serving.server.LocalTeachers.__enter__", fail)
+    monkeypatch.setattr("composer_replication.teacher_replay.serving.http_server.LocalTeachers.__enter__", fail)
     assert cli.run(["quickstart", "--steps", "2", "--beta-replay", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["replay"] is None
     assert cli.run(["quickstart", "--steps", "2", "--json"]) == 1

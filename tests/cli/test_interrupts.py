@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from composer_replication.cli import replay, train
-from composer_replication.teacher_replay.serving.server import LocalTeachers, serve_until_stopped
+from composer_replication.teacher_replay.serving.http_server import LocalTeachers, serve_until_stopped
 
 Disposition = Callable[[Any], None]
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from composer_replication._tiny import tiny_tokenizer
-from composer_replication._tiny.smollm2 import smollm2_file
+from composer_replication.pretrained import smollm2_file
 from composer_replication.traces import TraceExample
 
 TOOLS = [

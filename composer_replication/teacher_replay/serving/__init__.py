@@ -2,35 +2,24 @@
 
 from typing import TYPE_CHECKING
 
-from composer_replication._lazy import lazy_exports
+from composer_replication._optional import lazy_exports
+from composer_replication.teacher_replay.serving.http_server import LocalTeachers
+from composer_replication.teacher_replay.serving.local_teacher import (
+    Answerer,
+    CallableTeacher,
+    Completion,
+    Question,
+    QuestionError,
+    StreamingAnswerer,
+)
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.serving.answering import (
-        Answer,
-        Answerer,
-        Question,
-        QuestionError,
-        StreamingAnswerer,
-    )
-    from composer_replication.teacher_replay.serving.callables import CallableTeacher
-    from composer_replication.teacher_replay.serving.hf_model import HuggingFaceTeacher
-    from composer_replication.teacher_replay.serving.server import LocalTeachers
-
-_HOMES = {
-    "Answer": "composer_replication.teacher_replay.serving.answering",
-    "Answerer": "composer_replication.teacher_replay.serving.answering",
-    "CallableTeacher": "composer_replication.teacher_replay.serving.callables",
-    "HuggingFaceTeacher": "composer_replication.teacher_replay.serving.hf_model",
-    "LocalTeachers": "composer_replication.teacher_replay.serving.server",
-    "Question": "composer_replication.teacher_replay.serving.answering",
-    "QuestionError": "composer_replication.teacher_replay.serving.answering",
-    "StreamingAnswerer": "composer_replication.teacher_replay.serving.answering",
-}
+    from composer_replication.teacher_replay.serving.model_teacher import HuggingFaceTeacher
 
 __all__ = [
-    "Answer",
     "Answerer",
     "CallableTeacher",
+    "Completion",
     "HuggingFaceTeacher",
     "LocalTeachers",
     "Question",
@@ -38,4 +27,6 @@ __all__ = [
     "StreamingAnswerer",
 ]
 
+# Needs torch and transformers.
+_HOMES = {"HuggingFaceTeacher": "composer_replication.teacher_replay.serving.model_teacher"}
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

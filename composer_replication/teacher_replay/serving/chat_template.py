@@ -17,7 +17,7 @@ from typing import Any
 
 from jinja2.exceptions import TemplateError
 
-from composer_replication.teacher_replay.serving.answering import QuestionError
+from composer_replication.teacher_replay.serving.local_teacher import QuestionError
 from composer_replication.traces import Message, parse_arguments
 
 _Tools = list[dict[str, Any]] | None

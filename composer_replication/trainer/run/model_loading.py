@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from composer_replication._optional import require
-from composer_replication._tiny.tokenizer import _template_text
-from composer_replication.model_places import model_place
+from composer_replication._tiny.models import _template_text
+from composer_replication.pretrained import model_place
 
 if TYPE_CHECKING:
     from composer_replication.config import Config

@@ -1,6 +1,6 @@
 """Who scores the hinted contexts: the policy itself, as it was, averaged over its steps, or held near its start."""
 
-from composer_replication._lazy import lazy_exports
+from composer_replication._optional import lazy_exports
 
 _HOMES = {
     "Teacher": "composer_replication.trainer.teachers.teacher",

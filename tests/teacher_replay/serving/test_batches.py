@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from teacher_replay.serving.loopback import USER, post, request_bytes
+from teacher_replay.serving.loopback import USER, model_teacher, open_request, post
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from composer_replication._tiny import tiny_model, tiny_tokenizer
-from composer_replication.teacher_replay.serving import Answer, HuggingFaceTeacher, LocalTeachers, Question
+from composer_replication._tiny import tiny_model
+from composer_replication.teacher_replay.serving import Completion, HuggingFaceTeacher, LocalTeachers, Question
 
 
 def teacher(model: Any = None, **options: Any) -> HuggingFaceTeacher:
-    # In float64 no rounding is as wide as the distance between two logits.
-    given = tiny_model("qwen2", vocab_size=640, seed=1) if model is None else model
-    return HuggingFaceTeacher(given.double(), tiny_tokenizer("qwen2_5"), **options)
+    one = model_teacher(model, **options)
+    one._model.double()  # so that no rounding is as wide as the distance between two logits
+    return one
 
 
 class Gathered:
@@ -38,7 +37,7 @@ class Gathered:
         self.started.set()
         self.all_here.wait()
 
-    async def answer(self, question: Question) -> Answer:
+    async def answer(self, question: Question) -> Completion:
         answering = asyncio.ensure_future(self.inner.answer(question))
         await asyncio.sleep(0)  # it waits in the queue now
         self._missing -= 1
@@ -172,8 +171,7 @@ def test_a_client_that_goes_away_leaves_the_batch_and_harms_nobody() -> None:
     with LocalTeachers({"m": gathered}) as server, ThreadPoolExecutor(3) as pool:
         first = pool.submit(post, server, request(1, max_tokens=1))
         gathered.started.wait()
-        connection = socket.create_connection(("127.0.0.1", server.port))
-        connection.sendall(request_bytes(json.dumps(request(5, max_tokens=40)).encode()))
+        connection = open_request(server, request(5, max_tokens=40))
         replies = [pool.submit(post, server, other) for other in others]
         assert first.result()[0] == 200
         answers = [said(reply.result()) for reply in replies]

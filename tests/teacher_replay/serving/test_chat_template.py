@@ -11,8 +11,8 @@ import pytest
 import trl
 
 from composer_replication._tiny import tiny_tokenizer
-from composer_replication.teacher_replay.serving.answering import QuestionError
 from composer_replication.teacher_replay.serving.chat_template import ChatTemplate
+from composer_replication.teacher_replay.serving.local_teacher import QuestionError
 
 TOOL = {
     "type": "function",

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.client import HTTPResponse
 from typing import Any
 
 import openai
 import pytest
-from teacher_replay.serving.loopback import USER, client, post, request_bytes
+from teacher_replay.serving.loopback import TOOL, USER, complete, model_teacher, open_request, post
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
-from composer_replication.teacher_replay.serving import HuggingFaceTeacher, LocalTeachers, hf_model
+from composer_replication.teacher_replay.serving import LocalTeachers
+from composer_replication.teacher_replay.serving import model_teacher as module
 
-TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}
 CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "src/ä.py"}}\n</tool_call>'
 TOKENIZER = tiny_tokenizer("qwen2_5")
-
-
-def teacher() -> HuggingFaceTeacher:
-    return HuggingFaceTeacher(tiny_model("qwen2", vocab_size=640, seed=1), TOKENIZER)
 
 
 @pytest.fixture
@@ -39,24 +35,20 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                     if not row.take(token):
                         break
 
-        monkeypatch.setattr(hf_model, "decode", decode)
+        monkeypatch.setattr(module, "decode", decode)
 
     return write
 
 
 def streamed(server: LocalTeachers, **parameters: Any) -> Iterator[Any]:
-    return iter(
-        client(server).chat.completions.create(
-            model="m", messages=USER, stream=True, stream_options={"include_usage": True}, **parameters
-        )
-    )
+    return iter(complete(server, stream=True, stream_options={"include_usage": True}, **parameters))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_pieces_of_a_real_model_are_its_answer(temperature: float) -> None:
     parameters: dict[str, Any] = {"temperature": temperature, "seed": 3, "max_tokens": 60}
-    with LocalTeachers({"m": teacher()}) as server:
-        whole = client(server).chat.completions.create(model="m", messages=USER, **parameters)
+    with LocalTeachers({"m": model_teacher()}) as server:
+        whole = complete(server, **parameters)
         chunks = list(streamed(server, **parameters))
     deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
     assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
@@ -76,7 +68,7 @@ def test_a_piece_is_sent_before_the_next_token_is_there(scripted: Callable[..., 
             assert received.wait(60)
 
     scripted("The first words, and the rest.", before)
-    with LocalTeachers({"m": teacher()}) as server:
+    with LocalTeachers({"m": model_teacher()}) as server:
         content = ""
         for chunk in streamed(server):
             content += "".join(choice.delta.content or "" for choice in chunk.choices)
@@ -98,8 +90,8 @@ def test_thoughts_words_and_calls_come_apart(
     scripted: Callable[..., None], text: str, content: str, reasoning: str, calls: int, reason: str
 ) -> None:
     scripted(text)
-    with LocalTeachers({"m": teacher()}) as server:
-        whole = client(server).chat.completions.create(model="m", messages=USER, tools=[TOOL]).choices[0]
+    with LocalTeachers({"m": model_teacher()}) as server:
+        whole = complete(server, tools=[TOOL]).choices[0]
         chunks = [chunk.choices[0] for chunk in streamed(server, tools=[TOOL]) if chunk.choices]
     deltas = [chunk.delta for chunk in chunks]
     assert "".join(delta.content or "" for delta in deltas) == content == (whole.message.content or "")
@@ -119,7 +111,7 @@ def test_thoughts_words_and_calls_come_apart(
 def test_a_call_is_sent_when_it_is_complete(scripted: Callable[..., None]) -> None:
     received = threading.Event()
     scripted(f"{CALL}\nMore.", lambda written: "More" in written and received.wait(60))
-    with LocalTeachers({"m": teacher()}) as server:
+    with LocalTeachers({"m": model_teacher()}) as server:
         chunks = streamed(server, tools=[TOOL])
         assert next(chunks).choices[0].delta.tool_calls[0].function.name == "read_file"
         received.set()
@@ -128,7 +120,7 @@ def test_a_call_is_sent_when_it_is_complete(scripted: Callable[..., None]) -> No
 
 def test_what_may_be_a_stop_text_is_held_back(scripted: Callable[..., None]) -> None:
     scripted("One, two, three.")
-    with LocalTeachers({"m": teacher()}) as server:
+    with LocalTeachers({"m": model_teacher()}) as server:
         pieces = [chunk.choices[0].delta.content or "" for chunk in streamed(server, stop=["two, t"]) if chunk.choices]
     assert "".join(pieces) == "One, "
 
@@ -140,7 +132,7 @@ def test_what_is_wrong_with_a_question_is_told_by_the_status(scripted: Callable[
     model = tiny_model("qwen2", vocab_size=640)
     model.config.max_position_embeddings = 10
     scripted("Never said.", before)
-    with LocalTeachers({"short": HuggingFaceTeacher(model, TOKENIZER), "broken": teacher()}) as server:
+    with LocalTeachers({"short": model_teacher(model), "broken": model_teacher()}) as server:
         status, reply = post(server, {"model": "short", "messages": USER, "stream": True})
         assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
         status, reply = post(server, {"model": "broken", "messages": USER, "stream": True})
@@ -153,7 +145,7 @@ def test_a_failure_in_the_middle_is_the_last_event(scripted: Callable[..., None]
             raise RuntimeError("no luck")
 
     scripted("This is said, this is not.", before)
-    with LocalTeachers({"m": teacher()}) as server:
+    with LocalTeachers({"m": model_teacher()}) as server:
         with pytest.raises(openai.APIError, match="the teacher 'm' failed: RuntimeError: no luck"):
             list(streamed(server))
         status, body = post(server, {"messages": USER, "stream": True})
@@ -166,10 +158,9 @@ def test_a_failure_in_the_middle_is_the_last_event(scripted: Callable[..., None]
 def test_the_end_of_the_server_ends_a_stream_with_an_error(scripted: Callable[..., None]) -> None:
     ended = threading.Event()
     scripted("This is said, this is not.", lambda written: "said" in written and ended.wait())
-    with socket.socket() as connection:
-        with LocalTeachers({"m": teacher()}) as server:
-            connection.connect(("127.0.0.1", server.port))
-            connection.sendall(request_bytes(json.dumps({"messages": USER, "stream": True}).encode()))
+    with ExitStack() as stack:
+        with LocalTeachers({"m": model_teacher()}) as server:
+            connection = stack.enter_context(open_request(server, {"messages": USER, "stream": True}))
             response = HTTPResponse(connection)
             response.begin()
         body = response.read()
@@ -178,13 +169,13 @@ def test_the_end_of_the_server_ends_a_stream_with_an_error(scripted: Callable[..
 
 
 def test_a_client_that_stops_listening_stops_the_generation() -> None:
-    one = teacher()
+    one = model_teacher()
     one._ends.clear()
     one._max_new_tokens = 3500
     passes: list[int] = []
     one._model.register_forward_hook(lambda *_: passes.append(1))
     with LocalTeachers({"m": one}) as server:
-        chunks = client(server).chat.completions.create(model="m", messages=USER, stream=True, temperature=0)
+        chunks = complete(server, stream=True, temperature=0)
         next(iter(chunks))
         chunks.close()
         # The next one has its turn.

@@ -12,9 +12,9 @@ from peft import AutoPeftModelForCausalLM, PeftModel
 from trainer.run.training_material import logs_config, rollout_config
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from composer_replication._tiny.smollm2 import smollm2_file
 from composer_replication.config import parse_config
 from composer_replication.config.sections import LoraSection, ModelSection
+from composer_replication.pretrained import smollm2_file
 from composer_replication.teacher_replay.serving import HuggingFaceTeacher
 from composer_replication.trainer.run.model_loading import load_model, lora_config
 from composer_replication.trainer.run.training_run import TrainingRun

@@ -1,50 +1,28 @@
-"""The body of a chat completion request, checked and read into a `Question`."""
+"""The bodies of OpenAI's chat completions: a request read into a `Question`, a `Completion` written as a response."""
 
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from composer_replication.teacher_replay.serving.answering import Question, QuestionError
-from composer_replication.traces import Message
+from composer_replication.histories import estimate_tokens
+from composer_replication.teacher_replay.serving.local_teacher import Completion, Question, QuestionError
+from composer_replication.traces import Message, dump_json
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
-_READ = frozenset(
-    {
-        "messages",
-        "model",
-        "tools",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-        "top_p",
-        "stop",
-        "seed",
-        "stream",
-        "stream_options",
-    }
+_READ = {field.name for field in fields(Question)} | {"max_completion_tokens", "stream", "stream_options"}
+# Bookkeeping, caching and routing: the answer is the same without them.
+_WITHOUT_EFFECT = (
+    {"metadata", "safety_identifier", "store", "usage", "user"}
+    | {"prediction", "prompt_cache_key", "prompt_cache_retention"}
+    | {"models", "provider", "route", "service_tier"}
 )
-# Bookkeeping and routing: the answer is the same without them.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "metadata",
-        "models",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "provider",
-        "route",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "usage",
-        "user",
-    }
-)
-# Parameters that are not supported, with the values that ask for nothing. Any other parameter has none but null.
+# Unsupported parameters, with the values that have no effect. Of any other parameter, only null has none.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "include_reasoning": (True,),
@@ -65,7 +43,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A question, and how the client wants the answer. `question.model` is empty if the request names none."""
+    """A question, and how the client wants the response. `question.model` is empty if the request names none."""
 
     question: Question
     stream: bool = False
@@ -73,10 +51,10 @@ class ChatRequest:
 
 
 def read_request(body: bytes) -> ChatRequest:
-    """Read a request. A parameter that is not supported, or not known, is refused if it could change the answer.
+    """Read a request. An unsupported or unknown parameter is refused if it could change the answer.
 
     Raises:
-        QuestionError: the body is no such request, or asks for what no teacher here can give.
+        QuestionError: the body is not such a request, or asks for something that no local teacher supports.
     """
     try:
         request = json.loads(body)
@@ -136,7 +114,7 @@ def _message(given: Any, place: str) -> Message:
 
 
 def _content(given: Any, place: str) -> str:
-    """The text of a message: parts of text are put together, which also drops the cache marks that they may carry."""
+    """Return the text of a message: parts of text are joined, which also drops their cache marks."""
     if given is None:
         return ""
     if isinstance(given, str):
@@ -199,3 +177,101 @@ def _flag(request: Mapping[str, Any], name: str) -> bool:
 def _shown(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def completion_body(question: Question, completion: Completion) -> bytes:
+    """Encode a response in one piece.
+
+    Raises:
+        TypeError: the arguments of a call are not JSON.
+    """
+    message = _completion_message(completion)
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(completion)}
+    head = _head("chat.completion", question.model)
+    return encode({**head, "choices": [choice], "usage": _usage(question, completion, message)})
+
+
+class EventStream:
+    """The server-sent events of one streamed response."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._head = _head("chat.completion.chunk", question.model)
+        self._sent: Completion | None = None
+
+    def piece(self, piece: Completion) -> bytes:
+        """Encode a piece of the completion; the first one carries the role.
+
+        Raises:
+            TypeError: the arguments of a call are not JSON.
+        """
+        delta = _completion_message(piece)
+        if self._sent is not None:
+            delta = {name: value for name, value in delta.items() if name != "role" and value}
+        if "tool_calls" in delta:
+            sent = len(self._sent.tool_calls) if self._sent is not None else 0
+            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(delta["tool_calls"], sent)]
+        self._sent = piece if self._sent is None else self._sent + piece
+        return self._event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) if delta else b""
+
+    def end(self, *, with_usage: bool) -> bytes:
+        """Encode the end of the completion and, if wanted, its usage."""
+        whole = self._sent or Completion()
+        end = self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": _finish_reason(whole)}]})
+        usage = _usage(self._question, whole, _completion_message(whole))
+        counted = self._event({"choices": [], "usage": usage}) if with_usage else b""
+        return end + counted + event(b"[DONE]")
+
+    def _event(self, chunk: dict[str, Any]) -> bytes:
+        return event(encode({**self._head, **chunk}))
+
+
+def event(data: bytes) -> bytes:
+    """Frame data as a server-sent event."""
+    return b"data: " + data + b"\n\n"
+
+
+def error_body(message: str, status: int, code: str | None = None) -> bytes:
+    """Encode an error in OpenAI's form."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+
+def encode(value: Any) -> bytes:
+    """Encode JSON in ASCII: half a surrogate pair, which agent logs can contain, has no form in UTF-8."""
+    return json.dumps(value).encode("ascii")
+
+
+def _head(kind: str, model: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+
+
+def _completion_message(completion: Completion) -> dict[str, Any]:
+    calls = [call.message() for call in completion.tool_calls]
+    message: dict[str, Any] = {"role": "assistant", "content": completion.content or (None if calls else "")}
+    if completion.reasoning:
+        message["reasoning_content"] = completion.reasoning
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _finish_reason(completion: Completion) -> str:
+    return completion.finish_reason or ("tool_calls" if completion.tool_calls else "stop")
+
+
+def _usage(question: Question, completion: Completion, message: Message) -> dict[str, int]:
+    prompt, written = completion.prompt_tokens, completion.completion_tokens
+    if prompt is None:
+        prompt = sum(map(_estimate, question.messages))
+        prompt += sum(estimate_tokens(dump_json(tool)) for tool in question.tools or ())
+    if written is None:
+        written = estimate_tokens(completion.reasoning) + _estimate(message)
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+
+
+def _estimate(message: Message) -> int:
+    """Estimate the tokens of a message's text and calls, without roles and ids."""
+    functions = [call["function"] for call in message.get("tool_calls", ())]
+    called = "".join(f"{function['name']}{function.get('arguments') or ''}" for function in functions)
+    return estimate_tokens((message["content"] or "") + called)

@@ -1,4 +1,4 @@
-"""The endpoints over real HTTP: what ordinary clients get, and what bad requests get."""
+"""The server over real HTTP: what ordinary clients get, what bad requests get, and how it starts and ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import openai
 import pytest
-from teacher_replay.serving.loopback import USER, client, post, request_bytes, send
+from teacher_replay.serving.loopback import TOOL, USER, client, complete, get, open_request, post, request_bytes, send
 
-from composer_replication.teacher_replay.serving import Answer, LocalTeachers, Question
+from composer_replication.teacher_replay.serving import Completion, LocalTeachers, Question
+from composer_replication.teacher_replay.serving.http_server import bind_port
 from composer_replication.traces import ToolCall
 
 CALL = '[THINKING]\nHm.\n[/THINKING]\nSo.\n[TOOL_USE] name=read input={"path": "ä b"}\n[TOOL_USE] name=list input={}'
-TOOL = {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
 
 
 def echo(messages: list[dict[str, Any]], tools: Any = None, **parameters: Any) -> str:
@@ -40,13 +40,17 @@ def server() -> Iterator[LocalTeachers]:
         yield server
 
 
+def echoed(server: LocalTeachers, **request: Any) -> Any:
+    """What a teacher is given of a request."""
+    _, body = post(server, {"model": "echo", "messages": USER, **request})
+    return json.loads(body["choices"][0]["message"]["content"])
+
+
 def test_a_text_is_an_ordinary_completion(server: LocalTeachers) -> None:
-    reply = client(server).chat.completions.create(
-        model="echo", messages=USER, tools=[TOOL], temperature=0.5, max_tokens=9, stop="x", seed=4, top_p=0.9
-    )
-    given = {"temperature": 0.5, "max_tokens": 9, "stop": ["x"], "seed": 4, "top_p": 0.9, "model": "echo"}
+    given = {"temperature": 0.5, "max_tokens": 9, "seed": 4, "top_p": 0.9, "model": "echo"}
+    reply = complete(server, tools=[TOOL], stop="x", **given)
     content = reply.choices[0].message.content
-    assert json.loads(content) == {"messages": USER, "tools": [TOOL], **given}
+    assert json.loads(content) == {"messages": USER, "tools": [TOOL], "stop": ["x"], **given}
     assert (reply.model, reply.object, reply.choices[0].finish_reason) == ("echo", "chat.completion", "stop")
     assert reply.choices[0].message.tool_calls is None
     # Without a tokenizer, a token is taken for four bytes of text.
@@ -56,25 +60,18 @@ def test_a_text_is_an_ordinary_completion(server: LocalTeachers) -> None:
 
 
 def test_calls_are_real_tool_calls(server: LocalTeachers) -> None:
-    choice = client(server).chat.completions.create(model="acting", messages=USER).choices[0]
+    choice = complete(server, model="acting").choices[0]
     assert choice.finish_reason == "tool_calls"
     assert (choice.message.content, choice.message.reasoning_content) == ("So.", "Hm.")
-    calls = choice.message.tool_calls
-    assert [(call.type, call.function.name, json.loads(call.function.arguments)) for call in calls] == [
-        ("function", "read", {"path": "ä b"}),
-        ("function", "list", {}),
-    ]
-    assert len({call.id for call in calls}) == 2
+    calls = [(call.type, call.function.name, call.function.arguments) for call in choice.message.tool_calls]
+    assert calls == [("function", "read", '{"path": "ä b"}'), ("function", "list", "{}")]
+    assert len({call.id for call in choice.message.tool_calls}) == 2
 
 
 @pytest.mark.parametrize("model", ["echo", "acting"])
 def test_a_stream_says_the_same(server: LocalTeachers, model: str) -> None:
-    whole = client(server).chat.completions.create(model=model, messages=USER)
-    chunks = list(
-        client(server).chat.completions.create(
-            model=model, messages=USER, stream=True, stream_options={"include_usage": True}
-        )
-    )
+    whole = complete(server, model=model)
+    chunks = list(complete(server, model=model, stream=True, stream_options={"include_usage": True}))
     assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
     assert len({chunk.id for chunk in chunks}) == 1
     deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
@@ -98,30 +95,32 @@ def test_a_stream_ends_as_clients_expect_and_counts_only_if_asked(server: LocalT
     assert b"usage" not in body.replace(b"echo", b"")
 
 
-def test_content_of_an_answer_is_null_only_beside_calls(server: LocalTeachers) -> None:
-    answers = {"empty": Answer(), "call": Answer(tool_calls=[ToolCall("c", "f")])}
-    with LocalTeachers({name: lambda messages, one=answer: one for name, answer in answers.items()}) as other:
-        _, empty = post(other, {"model": "empty", "messages": USER})
-        _, call = post(other, {"model": "call", "messages": USER})
-    assert empty["choices"][0]["message"] == {"role": "assistant", "content": ""}
-    assert call["choices"][0]["message"]["content"] is None
+@pytest.mark.parametrize(
+    ("completion", "message", "reason"),
+    [
+        (Completion(), {"role": "assistant", "content": ""}, "stop"),
+        (Completion(tool_calls=[ToolCall("c", "f")]), {"content": None}, "tool_calls"),
+        (Completion("x", prompt_tokens=11, completion_tokens=0, finish_reason="length"), {"content": "x"}, "length"),
+    ],
+)
+def test_a_completion_is_what_the_client_reads(completion: Completion, message: dict[str, Any], reason: str) -> None:
+    class Answers:
+        async def answer(self, question: Question, /) -> Completion:
+            return completion
 
-
-def test_what_an_answerer_counts_is_what_the_client_reads() -> None:
-    class Counting:
-        async def answer(self, question: Question, /) -> Answer:
-            return Answer("x", prompt_tokens=11, completion_tokens=0, finish_reason="length")
-
-    with LocalTeachers({"counting": Counting()}) as server:
-        reply = client(server).chat.completions.create(model="whatever", messages=USER)
-    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.total_tokens) == (11, 0, 11)
-    assert reply.choices[0].finish_reason == "length"
-    assert reply.model == "counting"
+    with LocalTeachers({"only": Answers()}) as server:
+        _, reply = post(server, {"model": "whatever", "messages": USER})
+    choice, usage = reply["choices"][0], reply["usage"]
+    assert message.items() <= choice["message"].items()
+    assert ("tool_calls" in choice["message"], choice["finish_reason"]) == (bool(completion.tool_calls), reason)
+    assert reply["model"] == "only"
+    if completion.prompt_tokens is not None:
+        assert usage == {"prompt_tokens": 11, "completion_tokens": 0, "total_tokens": 11}
 
 
 def test_models_are_listed_and_health_needs_nothing(server: LocalTeachers) -> None:
     assert [model.id for model in client(server).models.list()] == ["echo", "acting", "broken"]
-    assert send(server, request_bytes(b"", path="/health", method="GET")) == (200, {"status": "ok"})
+    assert get(server, "/health") == (200, {"status": "ok"})
 
 
 def test_messages_reach_the_teacher_as_plain_texts(server: LocalTeachers) -> None:
@@ -133,8 +132,7 @@ def test_messages_reach_the_teacher_as_plain_texts(server: LocalTeachers) -> Non
         {"role": "tool", "tool_call_id": "c", "content": "done"},
         {"role": "assistant", "content": "x", "tool_calls": []},
     ]
-    _, body = post(server, {"model": "echo", "messages": given})
-    assert json.loads(body["choices"][0]["message"]["content"])["messages"] == [
+    assert echoed(server, messages=given)["messages"] == [
         {"role": "user", "content": "ab"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "done"},
@@ -149,16 +147,10 @@ def test_half_a_surrogate_pair_goes_through() -> None:
     assert reply["choices"][0]["message"]["content"] == "a\ud83d"
 
 
-def test_tool_choice_none_hides_the_tools(server: LocalTeachers) -> None:
+def test_some_parameters_have_two_forms(server: LocalTeachers) -> None:
     for choice, shown in (("none", None), ("auto", [TOOL]), (None, [TOOL])):
-        request = {"model": "echo", "messages": USER, "tools": [TOOL], "tool_choice": choice}
-        _, body = post(server, request)
-        assert json.loads(body["choices"][0]["message"]["content"])["tools"] == shown
-
-
-def test_max_completion_tokens_is_the_newer_name(server: LocalTeachers) -> None:
-    _, body = post(server, {"model": "echo", "messages": USER, "max_completion_tokens": 3, "max_tokens": 9})
-    assert json.loads(body["choices"][0]["message"]["content"])["max_tokens"] == 3
+        assert echoed(server, tools=[TOOL], tool_choice=choice)["tools"] == shown
+    assert echoed(server, max_completion_tokens=3, max_tokens=9)["max_tokens"] == 3
 
 
 @pytest.mark.parametrize(
@@ -208,37 +200,29 @@ def test_a_bad_request_is_told_what_is_bad(server: LocalTeachers, body: Any, mes
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "refused",
     [
-        ("n", 2),
-        ("n", True),
-        ("tool_choice", "required"),
-        ("tool_choice", {"type": "function", "function": {"name": "read"}}),
-        ("parallel_tool_calls", False),
-        ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {}}),
-        ("logprobs", True),
-        ("top_logprobs", 1),
-        ("logit_bias", {"5": 1}),
-        ("frequency_penalty", 0.2),
-        ("presence_penalty", -1),
-        ("repetition_penalty", 1.1),
-        ("top_k", 5),
-        ("min_p", 0.1),
-        ("functions", [{"name": "read"}]),
-        ("modalities", ["text", "audio"]),
-        ("audio", {"voice": "x"}),
-        ("reasoning", {"effort": "high"}),
-        ("reasoning_effort", "low"),
-        ("guided_json", {}),
-        ("never_heard_of", 0),
+        {"n": 2, "logprobs": True, "top_logprobs": 1, "logit_bias": {"5": 1}, "parallel_tool_calls": False},
+        {
+            "n": True,
+            "frequency_penalty": 0.2,
+            "presence_penalty": -1,
+            "repetition_penalty": 1.1,
+            "top_k": 5,
+            "min_p": 0.1,
+        },
+        {"tool_choice": "required", "response_format": {"type": "json_object"}, "modalities": ["text", "audio"]},
+        {"tool_choice": {"type": "function", "function": {"name": "read"}}, "functions": [{"name": "read"}]},
+        {"response_format": {"type": "json_schema", "json_schema": {}}, "audio": {"voice": "x"}, "guided_json": {}},
+        {"reasoning": {"effort": "high"}, "reasoning_effort": "low", "never_heard_of": 0},
     ],
 )
-def test_what_would_change_the_answer_is_refused_by_its_name(server: LocalTeachers, name: str, value: Any) -> None:
-    status, reply = post(server, {"model": "echo", "messages": USER, name: value})
-    assert (status, reply["error"]["code"]) == (400, "unsupported_parameter")
-    assert reply["error"]["message"].startswith(f"{name} ")
-    assert "\n" not in reply["error"]["message"]
+def test_what_would_change_the_answer_is_refused_by_its_name(server: LocalTeachers, refused: dict[str, Any]) -> None:
+    for name, value in refused.items():
+        status, reply = post(server, {"model": "echo", "messages": USER, name: value})
+        assert (status, reply["error"]["code"]) == (400, "unsupported_parameter")
+        assert reply["error"]["message"].startswith(f"{name} ")
+        assert "\n" not in reply["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +241,7 @@ def test_what_changes_no_answer_is_accepted(server: LocalTeachers, extras: dict[
 
 def test_an_unknown_model_is_told_the_known_ones(server: LocalTeachers) -> None:
     with pytest.raises(openai.NotFoundError, match="there is no model 'other': the models are echo, acting, broken"):
-        client(server).chat.completions.create(model="other", messages=USER)
+        complete(server, model="other")
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/chat/completions", 405), ("POST", "/v2", 404)])
@@ -312,7 +296,7 @@ def test_a_teacher_that_fails_is_one_line_for_the_client_and_a_traceback_in_the_
 
 
 def test_an_answer_that_is_not_json_is_the_teachers_failure() -> None:
-    with LocalTeachers({"odd": lambda messages: Answer(tool_calls=[ToolCall("c", "f", {"a": {1, 2}})])}) as server:
+    with LocalTeachers({"odd": lambda messages: Completion(tool_calls=[ToolCall("c", "f", {"a": {1, 2}})])}) as server:
         status, reply = post(server, {"messages": USER})
     assert status == 500
     assert "the teacher 'odd' failed: TypeError" in reply["error"]["message"]
@@ -327,8 +311,7 @@ def test_the_key_is_asked_for_and_not_shown() -> None:
             assert "sesame" not in json.dumps(reply)
         for header in ("X-Other: 1", "Authorization: open-sesame", "Authorization: Basic open-sesame"):
             assert post(server, {"messages": USER}, header)[0] == 401
-        assert send(server, request_bytes(b"", path="/v1/models", method="GET"))[0] == 401
-        assert send(server, request_bytes(b"", path="/health", method="GET"))[0] == 200
+        assert (get(server, "/v1/models")[0], get(server, "/health")[0]) == (401, 200)
 
 
 def test_a_page_under_another_name_gets_nothing(server: LocalTeachers) -> None:
@@ -356,30 +339,31 @@ def test_requests_to_a_function_really_overlap(is_async: bool) -> None:
         return "together"
 
     with LocalTeachers({"t": on_the_loop if is_async else in_threads}) as server, ThreadPoolExecutor(8) as pool:
-        sdk = client(server)
-        replies = list(
-            pool.map(
-                lambda _: sdk.chat.completions.create(model="t", messages=USER).choices[0].message.content, range(8)
-            )
-        )
-    assert replies == ["together"] * 8
+        replies = list(pool.map(lambda _: post(server, {"messages": USER}), range(8)))
+    assert [reply["choices"][0]["message"]["content"] for _, reply in replies] == ["together"] * 8
+
+
+class Slow:
+    """A function that answers when it may."""
+
+    def __init__(self) -> None:
+        self.started, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, messages: Any) -> str:
+        self.started.set()
+        self.go_on.wait()
+        return "late"
 
 
 def test_a_busy_teacher_keeps_nobody_else_waiting() -> None:
-    started, go_on = threading.Event(), threading.Event()
-
-    def slow(messages: Any) -> str:
-        started.set()
-        go_on.wait()
-        return "late"
-
+    slow = Slow()
     with LocalTeachers({"slow": slow, "echo": echo}) as server, ThreadPoolExecutor(1) as pool:
         late = pool.submit(post, server, {"model": "slow", "messages": USER})
-        started.wait()
+        slow.started.wait()
         assert post(server, {"model": "echo", "messages": USER})[0] == 200
-        assert send(server, request_bytes(b"", path="/health", method="GET"))[0] == 200
+        assert get(server, "/health")[0] == 200
         assert not late.done()
-        go_on.set()
+        slow.go_on.set()
         assert late.result()[1]["choices"][0]["message"]["content"] == "late"
 
 
@@ -396,9 +380,93 @@ def test_a_client_that_goes_away_cancels_its_answer() -> None:
         return "never"
 
     with LocalTeachers({"waits": waits}) as server:
-        connection = socket.create_connection(("127.0.0.1", server.port))
-        connection.sendall(request_bytes(json.dumps({"messages": USER}).encode()))
+        connection = open_request(server, {"messages": USER})
         started.wait()
         assert not cancelled.is_set()
         connection.close()
         assert cancelled.wait(60)
+
+
+def own_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("local-teacher")]
+
+
+def test_it_serves_within_the_block_and_not_after() -> None:
+    before = own_threads()
+    with LocalTeachers({"echo": echo}) as server:
+        assert server.base_url == f"http://127.0.0.1:{server.port}/v1"
+        assert server.models == ["echo"]
+        assert complete(server).model == "echo"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port))
+    assert own_threads() == before
+
+
+def test_it_listens_on_the_loopback_address_alone() -> None:
+    held = bind_port(0)
+    assert held.getsockname()[0] == "127.0.0.1"
+    with LocalTeachers({"echo": echo}, port=held) as server:
+        assert server.port == held.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", server.port))
+
+
+def test_several_servers_at_once_and_a_port_twice_in_a_row() -> None:
+    with LocalTeachers({"echo": echo}) as one, LocalTeachers({"echo": echo}) as other:
+        assert one.port != other.port
+        assert post(one, {"messages": USER})[0] == post(other, {"messages": USER})[0] == 200
+    with LocalTeachers({"echo": echo}, port=one.port) as again:
+        assert again.port == one.port
+
+
+def test_a_port_in_use_is_named() -> None:
+    with LocalTeachers({"echo": echo}) as server:
+        message = f"port {server.port} of 127.0.0.1 is in use: choose another one, or 0 for any that is free"
+        with pytest.raises(OSError, match=message), LocalTeachers({"echo": echo}, port=server.port):
+            pass
+        assert post(server, {"messages": USER})[0] == 200
+    # Held, but not yet served: found out when the second one wants to listen.
+    held = bind_port(0)
+    late = bind_port(held.getsockname()[1])
+    with (
+        LocalTeachers({"echo": echo}, port=held),
+        pytest.raises(OSError, match="is in use"),
+        LocalTeachers({"echo": echo}, port=late),
+    ):
+        pass
+
+
+def test_nothing_to_serve_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no teacher"):
+        LocalTeachers({})
+    with pytest.raises(ValueError, match="a teacher is a function"):
+        LocalTeachers({"a": 5})  # type: ignore[dict-item]
+
+
+def test_its_end_waits_for_nobody() -> None:
+    slow = Slow()
+    body = json.dumps({"messages": USER}).encode()
+    with ThreadPoolExecutor(1) as pool, socket.socket() as half, socket.socket() as idle:
+        with LocalTeachers({"slow": slow}) as server:
+            late = pool.submit(post, server, {"messages": USER})
+            for connection in (half, idle):
+                connection.connect(("127.0.0.1", server.port))
+            half.sendall(request_bytes(body)[:-5])
+            slow.started.wait()
+        status, reply = late.result()
+        assert (status, reply["error"]["code"]) == (503, "shutting_down")
+        slow.go_on.set()
+
+
+def test_an_error_in_the_block_ends_it_too() -> None:
+    before = own_threads()
+    with pytest.raises(KeyError), LocalTeachers({"echo": echo}):
+        raise KeyError
+    assert own_threads() == before
+
+
+def test_a_server_that_works_has_nothing_to_say(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with LocalTeachers({"echo": echo}) as server:
+        post(server, {"messages": USER})
+    assert caplog.records == []

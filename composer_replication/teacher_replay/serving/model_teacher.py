@@ -1,4 +1,4 @@
-"""A Hugging Face causal LM with a chat template, as a teacher."""
+"""A Hugging Face causal LM with a chat template as a local teacher."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ import torch
 
 from composer_replication._arguments import check_choice, check_count
 from composer_replication._optional import MissingExtraError
-from composer_replication._tiny.smollm2 import SmolLM2NotInstalledError
-from composer_replication.teacher_replay.serving.answering import Answer, Question, QuestionError
-from composer_replication.teacher_replay.serving.batch_queue import BatchQueue
+from composer_replication.pretrained import SmolLM2NotInstalledError, load_checkpoint
 from composer_replication.teacher_replay.serving.chat_template import ChatTemplate
-from composer_replication.teacher_replay.serving.decoding import Row, decode, sampling_of
-from composer_replication.teacher_replay.serving.hf_checkpoint import load_checkpoint
+from composer_replication.teacher_replay.serving.decoding import BatchQueue, WrittenText, decode, sampling_of
+from composer_replication.teacher_replay.serving.local_teacher import Completion, Question, QuestionError
 from composer_replication.teacher_replay.serving.tool_call_text import MARKERS, read_reply, settled_reply
-from composer_replication.teacher_replay.serving.written_text import WrittenText
 
 MAX_NEW_TOKENS = 1024
 BATCH_SIZE = 8
@@ -29,21 +26,21 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 class HuggingFaceTeacher:
-    """A teacher that generates with a model, several answers at a time.
+    """A teacher that generates with a model, several completions at a time.
 
-    Questions that arrive while a batch is being answered make up the next one; in a batch, prompts are padded to the
-    longest. An answer is the same alone or in a batch, up to the rounding of the device.
+    Questions that arrive while a batch is generated are the next batch. In a batch, prompts are padded to the longest.
+    A completion is the same alone or in a batch, up to the rounding of the device.
 
-    Temperature 0 is greedy decoding; above it, the same seed gives the same answer. Temperature, top-p and top-k that
-    the client leaves open come from the model's generation config. Tool calls are read from the model's text (see
-    `tool_call_text`); its thinking becomes the answer's `reasoning`. A prompt that does not fit the model is refused;
-    an answer that would not fit ends where the model's positions do.
+    Temperature 0 is greedy decoding; above it, the same seed gives the same completion. A temperature, top-p or top-k
+    that the client does not set comes from the model's generation config. Tool calls are read from the model's text
+    (see `tool_call_text`); its thinking becomes `reasoning`. A prompt that does not fit into the model's context is
+    refused; a completion ends where the context does.
 
     Args:
         model: a causal LM; it is put in evaluation mode and stays on its device.
         tokenizer: its tokenizer, with a chat template.
-        max_new_tokens: the longest answer; requests may ask for less.
-        batch_size: how many answers are generated at once, at most. Memory grows with it.
+        max_new_tokens: the longest completion; requests may ask for less.
+        batch_size: maximum number of completions generated at once. Memory grows with it.
 
     Raises:
         ValueError: the tokenizer has no chat template, or a number is not positive.
@@ -66,7 +63,7 @@ class HuggingFaceTeacher:
             if token.special and token.content not in MARKERS
         }
         # One thread does it all: tokenizers are not made for several.
-        # What keeps its state in another form (RWKV) takes no padded batch.
+        # A model that keeps its state in another form (RWKV) takes no padded batch.
         takes_batches = {"past_key_values", "cache_params"} & signature(model.forward).parameters.keys()
         self._queue = BatchQueue(self._run, batch_size if takes_batches else 1)
 
@@ -85,9 +82,9 @@ class HuggingFaceTeacher:
         Args:
             name_or_path: a folder with a checkpoint or an adapter, the model's id on the hub, or smollm2.
             device: where it runs, such as "cuda:1"; "auto" takes CUDA, else MPS, else the CPU.
-            dtype: "float32", "bfloat16", "float16", or "auto" for what the checkpoint has.
-            max_new_tokens: the longest answer.
-            batch_size: how many answers are generated at once, at most.
+            dtype: "float32", "bfloat16", "float16", or "auto" for that of the checkpoint.
+            max_new_tokens: the longest completion.
+            batch_size: maximum number of completions generated at once.
 
         Raises:
             ValueError: it cannot be loaded, or an argument is wrong; the message says which and why, in one line.
@@ -104,25 +101,24 @@ class HuggingFaceTeacher:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ValueError(f"cannot load the model {name_or_path!r}: {reason}") from error
 
-    async def answer(self, question: Question, /) -> Answer:
-        """Generate an answer. Cancelled, its row leaves the batch with the token it is at."""
+    async def answer(self, question: Question, /) -> Completion:
+        """Generate a completion. If cancelled, its row leaves the batch at the next token."""
         with self._asked(question, is_streamed=False) as asked:
-            while not isinstance(event := await asked.next_event(), _Reply):
+            while not (written := await asked.next()).is_whole:
                 pass
-        return _answer(event, question)
+        return _completion(written, question)
 
-    async def stream(self, question: Question, /) -> AsyncIterator[Answer]:
-        """Generate an answer and give its pieces as they become certain (see `settled_reply`)."""
-        sent, text = Answer(), ""
+    async def stream(self, question: Question, /) -> AsyncIterator[Completion]:
+        """Generate a completion and yield its pieces once no later token can change them (see `settled_reply`)."""
+        sent = Completion()
         with self._asked(question, is_streamed=True) as asked:
-            while not isinstance(event := await asked.next_event(), _Reply):
-                text += event.text
-                settled = settled_reply(text, tools=question.tools, is_thinking=event.is_thinking)
-                piece = _rest(Answer.from_turn(settled), sent)
+            while not (written := await asked.next()).is_whole:
+                settled = settled_reply(written.text, tools=question.tools, is_thinking=written.is_thinking)
+                piece = _rest(Completion.from_turn(settled), sent)
                 if piece.content or piece.reasoning or piece.tool_calls:
                     sent += piece
                     yield piece
-        yield _rest(_answer(event, question), sent)
+        yield _rest(_completion(written, question), sent)
 
     @contextmanager
     def _asked(self, question: Question, *, is_streamed: bool) -> Iterator[_Asked]:
@@ -135,7 +131,7 @@ class HuggingFaceTeacher:
             self._queue.discard(asked)
 
     def _run(self, batch: list[_Asked]) -> None:
-        """Answer a batch of questions. What is wrong with one of them is told to its client alone."""
+        """Answer a batch of questions. An error in one of them goes to its client alone."""
         generations = []
         for asked in batch:
             try:
@@ -144,9 +140,8 @@ class HuggingFaceTeacher:
                 asked.tell(error)
         if not generations:
             return
-        rows = [Row(one.prompt_ids, one.sampling, one.take) for one in generations]
         try:
-            decode(self._model, rows, max(one.room for one in generations))
+            decode(self._model, generations, max(one.room for one in generations))
         except BaseException as error:  # noqa: BLE001 - the same; those that have their answer take no notice
             for asked in batch:
                 asked.tell(error)
@@ -168,7 +163,7 @@ class HuggingFaceTeacher:
         )
 
     def _room(self, prompt_tokens: int, wanted: int | None) -> int:
-        """How many tokens the answer may have."""
+        """Return the maximum number of new tokens."""
         room = min(wanted or self._max_new_tokens, self._max_new_tokens)
         if self._max_positions is None:
             return room
@@ -181,42 +176,36 @@ class HuggingFaceTeacher:
         return min(room, left)
 
     def _decoded(self, ids: Sequence[int]) -> str:
-        """What was generated, without special tokens except those that mark calls and thoughts."""
+        """Decode without special tokens, except those that mark calls and thoughts."""
         text: str = self._tokenizer.decode([one for one in ids if one not in self._dropped])
         return text
 
 
-class _Text(NamedTuple):
-    """More text of an answer that is being written."""
-
-    text: str
-    is_thinking: bool
-
-
-class _Reply(NamedTuple):
-    """All that a model wrote."""
+class _Written(NamedTuple):
+    """The text that a model has written. Until `is_whole`, it is the part that no stop text can take back."""
 
     text: str
     is_thinking: bool
     prompt_tokens: int
     completion_tokens: int
-    is_cut: bool
+    is_whole: bool = False
+    is_cut: bool = False
 
 
 class _Asked:
-    """A question that waits or is being answered, and what its client is told from another thread."""
+    """A question that waits or is being answered, and what the generating thread tells its client."""
 
     def __init__(self, question: Question, *, is_streamed: bool) -> None:
         self.question, self.is_streamed = question, is_streamed
         self.is_cancelled = False
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[_Text | _Reply | BaseException] = asyncio.Queue()
+        self._events: asyncio.Queue[_Written | BaseException] = asyncio.Queue()
 
-    def tell(self, event: _Text | _Reply | BaseException) -> None:
+    def tell(self, event: _Written | BaseException) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
-    async def next_event(self) -> _Text | _Reply:
+    async def next(self) -> _Written:
         event = await self._events.get()
         if isinstance(event, BaseException):
             raise event
@@ -225,7 +214,7 @@ class _Asked:
 
 @dataclass(eq=False)
 class _Generation:
-    """An answer in the making: a row of the running batch."""
+    """A completion being generated: a `Row` of the running batch."""
 
     asked: _Asked
     prompt_ids: list[int]
@@ -235,49 +224,47 @@ class _Generation:
     text: WrittenText
     ends: AbstractSet[int]
     tokens: int = 0
-    told: int = 0
 
-    def take(self, token: int) -> bool:
-        """Whether the answer goes on after this token."""
+    def take(self, token: int, /) -> bool:
+        """Add a token and return whether the row goes on."""
         self.tokens += 1
         self.text.add(token)
-        has_ended = token in self.ends
+        has_ended = token in self.ends or self.text.is_stopped
         is_full = self.tokens >= self.room
-        if has_ended or is_full or self.text.is_stopped or self.asked.is_cancelled:
+        is_whole = has_ended or is_full or self.asked.is_cancelled
+        if is_whole:
             self.text.end()
             is_cut = is_full and not has_ended and not self.text.is_stopped
-            text, asked = self.text.text, self.asked
-            asked.tell(_Reply(text, self.is_thinking, len(self.prompt_ids), self.tokens, is_cut))
-            return False
-        if self.asked.is_streamed:
-            certain = self.text.certain()
-            if len(certain) > self.told:
-                self.asked.tell(_Text(certain[self.told :], self.is_thinking))
-                self.told = len(certain)
-        return True
+            self.asked.tell(self._written(self.text.text)._replace(is_whole=True, is_cut=is_cut))
+        elif self.asked.is_streamed:
+            self.asked.tell(self._written(self.text.certain()))
+        return not is_whole
+
+    def _written(self, text: str) -> _Written:
+        return _Written(text, self.is_thinking, len(self.prompt_ids), self.tokens)
 
 
-def _answer(reply: _Reply, question: Question) -> Answer:
+def _completion(written: _Written, question: Question) -> Completion:
     return replace(
-        Answer.from_turn(read_reply(reply.text, tools=question.tools, is_thinking=reply.is_thinking)),
-        prompt_tokens=reply.prompt_tokens,
-        completion_tokens=reply.completion_tokens,
-        finish_reason="length" if reply.is_cut else None,
+        Completion.from_turn(read_reply(written.text, tools=question.tools, is_thinking=written.is_thinking)),
+        prompt_tokens=written.prompt_tokens,
+        completion_tokens=written.completion_tokens,
+        finish_reason="length" if written.is_cut else None,
     )
 
 
-def _rest(answer: Answer, sent: Answer) -> Answer:
-    """The answer without what the client has already."""
+def _rest(whole: Completion, sent: Completion) -> Completion:
+    """Return the completion without what the client has already."""
     return replace(
-        answer,
-        content=answer.content[len(sent.content) :],
-        reasoning=answer.reasoning[len(sent.reasoning) :],
-        tool_calls=answer.tool_calls[len(sent.tool_calls) :],
+        whole,
+        content=whole.content[len(sent.content) :],
+        reasoning=whole.reasoning[len(sent.reasoning) :],
+        tool_calls=whole.tool_calls[len(sent.tool_calls) :],
     )
 
 
 def choose_device(device: str) -> torch.device:
-    """The device of that name, tried out; "auto" is CUDA, else MPS, else the CPU.
+    """Return the device of that name, after trying it; "auto" is CUDA, else MPS, else the CPU.
 
     Raises:
         ValueError: there is no such device here.

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from composer_replication.teacher_replay.serving import Answer, CallableTeacher, Question
-from composer_replication.teacher_replay.serving.callables import as_teacher, load_callable
+from composer_replication.teacher_replay.serving import CallableTeacher, Completion, Question
+from composer_replication.teacher_replay.serving.local_teacher import as_teacher, load_callable
 from composer_replication.traces import ToolCall
 
 QUESTION = Question([{"role": "user", "content": "?"}])
@@ -29,7 +29,7 @@ FULL = Question(
 )
 
 
-def ask(function: Callable[..., Any], question: Question = QUESTION) -> Answer:
+def ask(function: Callable[..., Any], question: Question = QUESTION) -> Completion:
     return asyncio.run(CallableTeacher(function).answer(question))
 
 
@@ -78,12 +78,12 @@ def test_messages_become_answers() -> None:
     function = {"name": "f", "arguments": '{"a": 1}'}
     message = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": function}]}
     assert ask(lambda messages: message).tool_calls == [ToolCall("c1", "f", {"a": 1})]
-    assert ask(lambda messages: {"content": "x", "reasoning_content": "y"}) == Answer("x", [], "y")
+    assert ask(lambda messages: {"content": "x", "reasoning_content": "y"}) == Completion("x", [], "y")
     nameless = {"tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
     call = ask(lambda messages: nameless).tool_calls[0]
     assert call.arguments == {"a": 1}
     assert call.id.startswith("call_")
-    kept = Answer("x", prompt_tokens=3)
+    kept = Completion("x", prompt_tokens=3)
     assert ask(lambda messages: kept) is kept
 
 
@@ -177,8 +177,8 @@ def test_none_at_once_is_refused() -> None:
 
 def test_what_is_no_teacher_is_refused() -> None:
     class Named:
-        async def answer(self, question: Question, /) -> Answer:
-            return Answer()
+        async def answer(self, question: Question, /) -> Completion:
+            return Completion()
 
     teacher = Named()
     assert as_teacher(teacher) is teacher

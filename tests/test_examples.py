@@ -1,0 +1,109 @@
+"""The scripts in examples/, run as a reader would run them."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from statistics import fmean
+from types import ModuleType
+
+import pytest
+import torch
+
+
+def script(name: str) -> ModuleType:
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up by its name
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    return script("log_to_gradient")
+
+
+@pytest.fixture(scope="module")
+def loop() -> ModuleType:
+    return script("reference_loop")
+
+
+def test_a_session_file_becomes_a_step_with_three_live_channels(example: ModuleType, tmp_path: Path) -> None:
+    step = example.take_step(example.write_session(tmp_path / "session.jsonl"))
+    assert all(tokens > 0 for tokens in step.loss.active_tokens.values()), step.loss.active_tokens
+    for loss in (step.loss.lm_ce, step.loss.sdpo_jsd, step.loss.trace_replay_dpo):
+        assert math.isfinite(float(loss.detach()))
+        assert float(loss.detach()) > 0
+    assert float(step.loss.trace_replay_dpo.detach()) == pytest.approx(math.log(2), abs=1e-5)  # it is its own reference
+    assert math.isfinite(step.gradient_norm)
+    assert step.gradient_norm > 0
+    assert step.weight_change > 0
+    assert (step.stats.rows, step.stats.sites, step.stats.pairs) == (1, 1, 1)
+
+
+def test_the_hint_falls_on_the_edit_that_failed(example: ModuleType, tmp_path: Path) -> None:
+    step = example.take_step(example.write_session(tmp_path / "session.jsonl"))
+    (turn,) = step.hinted_turns
+    assert turn.startswith('<tool_call>\n{"name": "Edit"')
+    assert "return net * tax" in turn
+    assert turn.endswith("<|im_end|>")
+    (context,) = step.hinted_contexts
+    assert context.endswith(turn)
+    hint = context.removesuffix(turn).rsplit("<|im_start|>system\n", 1)[1]
+    assert hint.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    assert hint.startswith("Read `/shop/invoice.py` and copy the text to replace exactly as it stands there")
+    assert "not found in file" not in context  # the failure itself is still to come
+
+
+def test_the_command_prints_a_table(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    example.main()
+    printed = capsys.readouterr().out
+    assert "hint self-distillation" in printed
+    assert "copy the text to replace exactly" in printed
+
+
+def test_loop_all_channels_are_live_the_hints_are_taken_in_and_calls_get_better(loop: ModuleType) -> None:
+    steps = list(loop.train(18))
+    for channel in ("grpo", "sdpo", "replay"):
+        assert sum(step.active_tokens[channel] > 0 for step in steps) > 12, channel
+    first, last = steps[:6], steps[-6:]
+    assert fmean(step.losses["sdpo"] for step in last) < 0.7 * fmean(step.losses["sdpo"] for step in first)
+    assert fmean(step.losses["replay"] for step in last) < fmean(step.losses["replay"] for step in first)
+    assert fmean(step.pass_rate for step in last) > 0.1 + fmean(step.pass_rate for step in first)
+
+
+def test_loop_all_channels_are_live(loop: ModuleType) -> None:
+    steps = list(loop.train(2))
+    for channel in ("grpo", "sdpo", "replay"):
+        assert sum(step.active_tokens[channel] for step in steps) > 0, channel
+    assert all(0 < step.pass_rate < 1 for step in steps)
+
+
+def test_loop_channels_without_a_failed_call_are_off(loop: ModuleType) -> None:
+    accepted = loop.Rollout({}, [1], [2], 1.0, 0.0, None)
+    assert loop.hint_distillation(None, None, [torch.zeros(1, 3)], [accepted]) == (0.0, 0)
+    assert loop.preference(None, None, None, [accepted]) == (0.0, 0)
+
+
+def test_loop_what_is_no_call_earns_nothing_and_gets_no_hint(loop: ModuleType) -> None:
+    task = {"prompt": [], "wanted": ["read_file notes.md"]}
+    for said in (
+        "Done.",
+        "<tool_call>\n{broken\n</tool_call>",
+        "<tool_call>[]</tool_call>",
+        '<tool_call>{"name": "read_file", "arguments": 7}</tool_call>',
+        '<tool_call>{"name": "read_file"}</tool_call>',
+    ):
+        assert loop.judge(task, said) == (0.0, None), said
+    right = '<tool_call>{"name": "read_file", "arguments": {"path": "notes.md"}}</tool_call>'
+    assert loop.judge(task, right) == (1.0, None)
+    reward, hint = loop.judge(task, right.replace("path", "file"))
+    assert reward == 0.0
+    assert "read_file(path)" in hint
+    assert loop.judge(task, right.replace("read_file", "reset"))[1].startswith("There is no tool named `reset` here")
