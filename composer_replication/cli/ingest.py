@@ -22,8 +22,8 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from composer_replication.ingestion.error_sites import SiteFilter
-    from composer_replication.ingestion.every_trace import EveryTrace
+    from composer_replication.ingestion.error_views import SiteFilter
+    from composer_replication.ingestion.reading import EveryTrace
     from composer_replication.ingestion.source import IngestOptions
 
 
@@ -94,7 +94,7 @@ def ingest(
     Exit code 1: a log could not be read, there was none, no error is of a --kind or --tool that was asked for, or the
     audit found a difference.
     """
-    from composer_replication.ingestion.error_sites import SiteFilter
+    from composer_replication.ingestion.error_views import SiteFilter
     from composer_replication.ingestion.source import IngestOptions
 
     views = {"--explain": explain, "--audit": audit, "--stats": stats, "--hints": hints}
@@ -177,9 +177,9 @@ def _ingest(paths: list[str], output: Path, options: IngestOptions, *, processes
 
 
 def _no_log(paths: list[str], files: int) -> ValueError:
-    from composer_replication.ingestion.formats import known_formats
+    from composer_replication.ingestion.formats import format_names
 
-    known = ", ".join(one.name for one in known_formats())
+    known = ", ".join(format_names())
     return ValueError(f"no log behind {', '.join(paths)}: none of {files} files is of a known format ({known})")
 
 
@@ -190,7 +190,7 @@ def _console() -> Console:
 
 @contextmanager
 def _wrong_paths_are_bad_usage() -> Iterator[None]:
-    from composer_replication.ingestion.discovery import NoSuchPathError
+    from composer_replication.ingestion.log_file import NoSuchPathError
 
     try:
         yield
@@ -201,7 +201,7 @@ def _wrong_paths_are_bad_usage() -> Iterator[None]:
 def _audit(paths: list[str], *, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_audits
     from composer_replication.ingestion.audit import audit_file
-    from composer_replication.ingestion.discovery import find_files
+    from composer_replication.ingestion.log_file import find_files
 
     with _wrong_paths_are_bad_usage():
         files = find_files(paths)
@@ -221,7 +221,7 @@ def _audit(paths: list[str], *, as_json: bool) -> None:
 
 def _stats(paths: list[str], options: IngestOptions, *, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_error_table
-    from composer_replication.ingestion.error_tables import ErrorTable
+    from composer_replication.ingestion.error_views import ErrorTable
 
     table = ErrorTable()
     with _every_trace(paths, options) as every:
@@ -236,7 +236,7 @@ def _stats(paths: list[str], options: IngestOptions, *, as_json: bool) -> None:
 
 def _hints(paths: list[str], options: IngestOptions, chosen: SiteFilter, *, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_hints
-    from composer_replication.ingestion.hint_list import HintList
+    from composer_replication.ingestion.error_views import HintList
 
     listed = HintList()
     with _every_trace(paths, options) as every:
@@ -252,7 +252,7 @@ def _hints(paths: list[str], options: IngestOptions, chosen: SiteFilter, *, as_j
 
 @contextmanager
 def _every_trace(paths: list[str], options: IngestOptions) -> Iterator[EveryTrace]:
-    from composer_replication.ingestion.every_trace import EveryTrace
+    from composer_replication.ingestion.reading import EveryTrace
 
     with _wrong_paths_are_bad_usage():
         every = EveryTrace(paths, options)
@@ -277,7 +277,7 @@ def _show_failures(every: EveryTrace, *, as_json: bool) -> None:
 
 def _explain(path: Path, options: IngestOptions, wanted: SiteFilter | None, *, around: int, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_traces
-    from composer_replication.ingestion.explanation import explain_trace, with_neighbours
+    from composer_replication.ingestion.error_views import explain_trace, with_neighbours
     from composer_replication.ingestion.formats import ReadOptions
     from composer_replication.ingestion.reading import read_traces
     from composer_replication.ingestion.redaction import redact_trace

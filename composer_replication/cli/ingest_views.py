@@ -15,9 +15,15 @@ from rich.text import Text
 
 from composer_replication.hint_generator.kinds import OUTCOME_KINDS, is_students_mistake
 from composer_replication.ingestion.audit import Audit
-from composer_replication.ingestion.error_tables import FIGURES, SIDES, ErrorTable, Side
-from composer_replication.ingestion.explanation import ExplainedTrace, ExplainedTurn
-from composer_replication.ingestion.hint_list import HintList
+from composer_replication.ingestion.error_views import (
+    FIGURES,
+    SIDES,
+    ErrorTable,
+    ExplainedTrace,
+    ExplainedTurn,
+    HintList,
+    Side,
+)
 from composer_replication.ingestion.pipeline import IngestReport
 
 _ROLE_COLOURS = {"user": "cyan", "assistant": "green", "tool": "blue", "system": "magenta"}

@@ -1,4 +1,4 @@
-"""Guards for JSON values of any type: a log may hold anything anywhere, and a reader takes only what it can use."""
+"""Values in JSON logs, whose type and name vary: a reader takes what it can use and nothing raises."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from composer_replication.ingestion.log_file import decode_value
+from composer_replication.traces import Usage
 
 
 def fields(value: Any) -> dict[str, Any]:
@@ -87,3 +88,72 @@ def python_literal(text: str) -> Any:
 def known(record: dict[str, Any]) -> dict[str, Any]:
     """The entries that have a value."""
     return {key: value for key, value in record.items() if value is not None and value not in ("", {}, [])}
+
+
+def usage_of(given: Any) -> Usage | None:
+    """Token counts as any of the providers name them; None if there are none."""
+    record = fields(given)
+    details = fields(record.get("prompt_tokens_details")) or fields(record.get("input_tokens_details"))
+    extra = fields(record.get("extra"))
+
+    def count(*names: str) -> int:
+        for name in names:
+            for place in (record, details, extra):
+                if whole(place.get(name)):
+                    return whole(place.get(name))
+        return 0
+
+    cached = count("cached_input_tokens", "cached_tokens", "cache_read_input_tokens", "cache_read_tokens")
+    written = count(
+        "cache_creation_input_tokens", "cache_creation_tokens", "cache_write_input_tokens", "cache_write_tokens"
+    )
+    prompt = count("prompt_tokens")
+    if not prompt:
+        prompt = count("input_tokens")
+        if "cache_read_input_tokens" in record:
+            # Anthropic's own form counts the cached part beside the rest of the prompt.
+            prompt += cached + written
+    usage = Usage(
+        input_tokens=prompt,
+        output_tokens=count("completion_tokens", "output_tokens"),
+        cached_tokens=cached,
+        cache_write_tokens=written,
+    )
+    return usage if usage != Usage() else None
+
+
+VERDICTS = ("resolved", "success", "reward")
+"""Where agent harnesses write whether the task was solved."""
+SCORES = ("reward", "final_reward", "score", "label")
+"""Where rows of data sets have what a conversation is worth."""
+
+
+def reward_of(*records: dict[str, Any], keys: tuple[str, ...] = VERDICTS) -> float | None:
+    """The first number, or yes or no (1 or 0), under one of the keys; the records are asked in their order."""
+    for record in records:
+        for key in keys:
+            value = record.get(key)
+            if isinstance(value, bool | int | float) and -1e300 < value < 1e300:  # which NaN is not either
+                return float(value)
+    return None
+
+
+def tool_definition(given: Any) -> dict[str, Any] | None:
+    """`{"type": "function", "function": {...}}` for one tool, or None if it has no name.
+
+    Takes that form, flat ones (the Responses API's, Anthropic's, MCP's), and the JSON text of either. `parameters` is
+    left out where the log has no schema. A freeform tool takes its text as `input`, as its calls are read.
+    """
+    tool = fields(decoded(given))
+    inside = next((tool[key] for key in ("function", "custom") if isinstance(tool.get(key), dict)), tool)
+    name = text_at(inside, "name") or text_at(inside, "title")
+    if name is None:
+        return None
+    function: dict[str, Any] = {"name": name}
+    function |= {key: inside[key] for key in ("description", "strict") if inside.get(key) is not None}
+    schema = decoded(first_of(inside, "parameters", "input_schema", "inputSchema"))
+    if isinstance(schema, dict):
+        function["parameters"] = schema
+    elif tool.get("type") == "custom":
+        function["parameters"] = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    return {"type": "function", "function": function}

@@ -10,10 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from composer_replication.ingestion.discovery import find_files
-from composer_replication.ingestion.duplicates import find_owners, has_orphans, settle
-from composer_replication.ingestion.reading import printable
-from composer_replication.ingestion.source import IngestOptions, ingest_source, is_current, source_name
+from composer_replication.ingestion.log_file import find_files, printable
+from composer_replication.ingestion.source import (
+    IngestOptions,
+    find_owners,
+    has_orphans,
+    ingest_source,
+    is_current,
+    settle,
+    source_name,
+)
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.ingestion.store import ManifestEntry, TraceStore, source_key, written_paths
 from composer_replication.ingestion.workers import ingest_sources, size_of

@@ -131,7 +131,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--explain", "NOTES"], "is no agent log of a known format (claude_code"),
+        (["--explain", "NOTES"], "is not in a recognized log format (claude_code"),
         (["--audit", "NOTES"], "no Claude Code log behind"),
         (["EMPTY", "-o", "OUT"], "no log behind"),
         (["--stats", "NOTES"], "is of a known format (claude_code"),
@@ -387,7 +387,7 @@ def test_files_that_cannot_be_read_are_named_at_the_end(
             raise RuntimeError("bad [bold]file")
         return find_format(log)
 
-    monkeypatch.setattr("composer_replication.ingestion.every_trace.find_format", fail)
+    monkeypatch.setattr("composer_replication.ingestion.reading.find_format", fail)
     code, out, _ = run(capsys, mode, logs)
     assert code == 1
     assert unbroken(out).endswith("fork.jsonl:RuntimeError:bad[bold]file")

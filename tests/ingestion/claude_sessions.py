@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
-from composer_replication.ingestion.claude_code import read
+from composer_replication.ingestion.formats.claude_code import read
 from composer_replication.traces import Message, Trace, Turn
 
 Fields = dict[str, Any]

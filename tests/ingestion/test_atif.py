@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from test_mini_swe_agent import FIXTURES, read_path, read_value, survives_damage
 
-from composer_replication.ingestion import atif, mini_swe_agent, openhands, swe_agent
-from composer_replication.ingestion.formats import Head, read_head
+from composer_replication.ingestion.formats import Head, atif, mini_swe_agent, openhands, read_head, swe_agent
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Usage

@@ -18,8 +18,8 @@ from claude_sessions import (
 )
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
-from composer_replication.ingestion.claude_code import read, sniff
 from composer_replication.ingestion.formats import read_head
+from composer_replication.ingestion.formats.claude_code import read, sniff
 from composer_replication.traces import Usage
 
 # Turns: rules 1 to 5.

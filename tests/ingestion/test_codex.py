@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from composer_replication.ingestion import codex
-from composer_replication.ingestion.formats import ReadOptions, read_head
+from composer_replication.ingestion.formats import ReadOptions, codex, read_head
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.reading import read_traces
 from composer_replication.ingestion.statistics import IngestionStats

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.ingestion.discovery import NoSuchPathError, find_files
+from composer_replication.ingestion.log_file import NoSuchPathError, find_files
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ import pytest
 from ingestion.sessions_on_disk import answer, append, call, result_of, session, turn, write
 
 from composer_replication.ingestion import formats, workers
-from composer_replication.ingestion.duplicates import find_owners, has_orphans, mark_repeats
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.pipeline import IngestReport, ingest_logs
-from composer_replication.ingestion.source import IngestOptions
+from composer_replication.ingestion.source import IngestOptions, find_owners, has_orphans, mark_repeats
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.ingestion.store import ManifestEntry, load_traces
 from composer_replication.traces import Source, Trace, Turn

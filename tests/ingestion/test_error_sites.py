@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ingestion.failing_traces import calling, failing_trace, result
 
-from composer_replication.ingestion.error_sites import SiteFilter, call_sites
+from composer_replication.ingestion.error_views import SiteFilter, call_sites
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
 

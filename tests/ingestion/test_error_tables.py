@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ingestion.failing_traces import calling, failing_trace, result
 
-from composer_replication.ingestion.error_tables import ErrorTable
+from composer_replication.ingestion.error_views import ErrorTable
 from composer_replication.traces import Source, Trace
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from ingestion.sessions_on_disk import session, write
 
-from composer_replication.ingestion.every_trace import EveryTrace
 from composer_replication.ingestion.formats import find_format
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.pipeline import ingest_logs
+from composer_replication.ingestion.reading import EveryTrace
 from composer_replication.ingestion.source import IngestOptions
 from composer_replication.traces import Trace
 
@@ -60,7 +60,7 @@ def test_a_file_that_fails_is_named_and_the_rest_is_read(logs: Path, monkeypatch
             raise RuntimeError("bad file")
         return find_format(log)
 
-    monkeypatch.setattr("composer_replication.ingestion.every_trace.find_format", fail)
+    monkeypatch.setattr("composer_replication.ingestion.reading.find_format", fail)
     every = EveryTrace([logs])
     assert student_turns(list(every)) == ["msg_a", "msg_b"]
     assert every.failures == {str(logs / "fork.jsonl"): "RuntimeError: bad file"}

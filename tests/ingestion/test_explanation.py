@@ -8,7 +8,7 @@ import pytest
 from ingestion.failing_traces import calling, failing_trace, result
 from ingestion.sessions_on_disk import answer, result_of, session, turn, write
 
-from composer_replication.ingestion.explanation import ExplainedTurn, explain_trace, with_neighbours
+from composer_replication.ingestion.error_views import ExplainedTurn, explain_trace, with_neighbours
 from composer_replication.ingestion.reading import read_traces
 from composer_replication.traces import Source, Trace, Turn
 

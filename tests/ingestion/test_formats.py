@@ -41,7 +41,7 @@ def my_log(folder: Path) -> Path:
 
 def test_the_example_of_the_docstring_works(tmp_path: Path) -> None:
     path = my_log(tmp_path)
-    with pytest.raises(UnknownFormatError, match=r"mine\.log is no agent log of a known format \(claude_code"):
+    with pytest.raises(UnknownFormatError, match=r"mine\.log is not in a recognized log format \(claude_code"):
         list(read_traces(path))
     code = example_of_the_docstring()
     assert len([line for line in code.splitlines() if line]) <= 10

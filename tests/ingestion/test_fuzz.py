@@ -28,9 +28,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
-from composer_replication.ingestion.claude_code import ClaudeCodeIngester, read
-from composer_replication.ingestion.discovery import find_files
+from composer_replication.ingestion.claude_code import ClaudeCodeIngester
 from composer_replication.ingestion.formats import find_format
+from composer_replication.ingestion.formats.claude_code import read
+from composer_replication.ingestion.log_file import find_files
 from composer_replication.traces import Trace, Turn
 
 TEXTS = ["plain", 'quo"te', '{"a": 1}', "ümläut 😀", "back\\slash", "a\nb\tc", "}{", '{"type":"user"}', ""]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ingestion.failing_traces import failing_trace
 
-from composer_replication.ingestion.error_sites import call_sites
-from composer_replication.ingestion.hint_list import HintList
+from composer_replication.ingestion.error_views import HintList, call_sites
 
 
 def test_hints_with_their_turn_call_and_failing_line() -> None:

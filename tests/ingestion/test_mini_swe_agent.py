@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from composer_replication.ingestion import mini_swe_agent
-from composer_replication.ingestion.formats import Head, ReadOptions, read_head
+from composer_replication.ingestion.formats import Head, ReadOptions, mini_swe_agent, read_head
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Usage

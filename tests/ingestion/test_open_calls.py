@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from composer_replication.ingestion.open_calls import OpenCalls, distinct_id
+from composer_replication.ingestion.chat_conversation import OpenCalls, distinct_id
 from composer_replication.traces import ToolCall, Turn
 
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from composer_replication.ingestion import openai_chat
-from composer_replication.ingestion.formats import ReadOptions, read_head
+from composer_replication.ingestion.formats import ReadOptions, openai_chat, read_head
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import ToolCall, Trace, Turn, Usage

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from test_mini_swe_agent import FIXTURES, read_path, read_value, survives_damage
 
-from composer_replication.ingestion import openhands
-from composer_replication.ingestion.formats import Head
+from composer_replication.ingestion.formats import Head, openhands
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Usage
 

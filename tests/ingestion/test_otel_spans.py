@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
 from composer_replication.ingestion.formats import Head
-from composer_replication.ingestion.otel import read, sniff
+from composer_replication.ingestion.formats.otel import read, sniff
 from composer_replication.traces import Trace
 
 Chat = list[dict[str, Any]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ingestion.sessions_on_disk import session, write
 
-from composer_replication.ingestion.discovery import NoSuchPathError, find_files
+from composer_replication.ingestion.log_file import NoSuchPathError, find_files
 from composer_replication.ingestion.pipeline import IngestReport, ingest_logs
 from composer_replication.ingestion.store import load_traces
 

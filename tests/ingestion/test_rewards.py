@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.ingestion.rewards import SCORES, reward_of
+from composer_replication.ingestion.loose_json import SCORES, reward_of
 
 
 @pytest.mark.parametrize(

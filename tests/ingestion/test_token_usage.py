@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.ingestion.token_usage import usage_of
+from composer_replication.ingestion.loose_json import usage_of
 from composer_replication.traces import Usage
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.ingestion.tool_definitions import tool_definition
+from composer_replication.ingestion.loose_json import tool_definition
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 CHAT = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": SCHEMA}}

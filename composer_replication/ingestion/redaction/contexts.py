@@ -12,8 +12,15 @@ from typing import Any
 import re2
 from detect_secrets.plugins.keyword import DENYLIST
 
-from composer_replication.ingestion.redaction.finding import Finding, Rule, stands_for_a_secret, word_set
-from composer_replication.ingestion.redaction.words import is_identifier, is_words_and_number, mixes_case
+from composer_replication.ingestion.redaction.finding import (
+    Finding,
+    Rule,
+    is_identifier,
+    is_words_and_number,
+    mixes_case,
+    stands_for_a_secret,
+    word_set,
+)
 
 PASSWORD = "PASSWORD"
 SECRET = "SECRET"

@@ -5,27 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from composer_replication.ingestion.log_file import UNREADABLE
-from composer_replication.ingestion.loose_json import decoded, items, python_literal
-from composer_replication.ingestion.otel.attributes import Attributes, items_at, look, number_at, text_at
-from composer_replication.ingestion.otel.dialects import (
+from composer_replication.ingestion.formats.otel.dialects import (
     BadJsonError,
     answer_messages,
     given_messages,
     system_instructions,
 )
-from composer_replication.ingestion.otel.messages import (
+from composer_replication.ingestion.formats.otel.messages import (
     REDACTED,
     HiddenContentError,
     Message,
+    as_openai,
     normalise,
     read_message,
     spelled,
     text_of,
 )
-from composer_replication.ingestion.otel.smolagents import as_openai
-from composer_replication.ingestion.otel.spans import OPENINFERENCE_KINDS, Event, Span
-from composer_replication.ingestion.tool_definitions import tool_definition
+from composer_replication.ingestion.formats.otel.spans import (
+    OPENINFERENCE_KINDS,
+    Attributes,
+    Event,
+    Span,
+    items_at,
+    look,
+    number_at,
+    text_at,
+)
+from composer_replication.ingestion.log_file import UNREADABLE
+from composer_replication.ingestion.loose_json import decoded, items, python_literal, tool_definition
 from composer_replication.traces import Usage
 
 NO_CONTENT = "no message content recorded"

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from composer_replication.ingestion.chat_conversation import OpenCalls
 from composer_replication.ingestion.chat_messages import assistant_turn, text_of
-from composer_replication.ingestion.formats import Head, ReadOptions
+from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.loose_json import fields, items, known, name_of, objects, text_or_none
-from composer_replication.ingestion.open_calls import OpenCalls
-from composer_replication.ingestion.rewards import reward_of
+from composer_replication.ingestion.loose_json import fields, items, known, name_of, objects, reward_of, text_or_none
 from composer_replication.ingestion.shell_commands import PROTOCOLS, protocol_of, shell_call
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Turn, parse_arguments
@@ -271,3 +270,6 @@ class _Reader:
     def _result(self, call_id: str | None, text: str, *, demo: bool = False) -> None:
         call = self._calls.answered(call_id)
         self.turns.append(Turn(role="tool", content=text, tool_call_id=call, origin="demo" if demo else None))
+
+
+FORMAT = LogFormat(NAME, sniff, read)

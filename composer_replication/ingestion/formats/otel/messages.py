@@ -7,11 +7,12 @@ all; `normalise` makes a list of them a chat in which every result names its cal
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from composer_replication.ingestion.loose_json import decoded, first_of
+from composer_replication.ingestion.loose_json import decoded, fields, first_of, python_literal, text_at
 from composer_replication.traces import Role, dump_json, parse_arguments
 
 REDACTED = "__REDACTED__"
@@ -312,3 +313,47 @@ def _failed(part: Mapping[str, Any]) -> bool:
 
 def _string(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+_CALLING = "Calling tools:\n"
+_RESULT = re.compile(r"(?:Call id: (\S+)\n)?(?=(Error:\n)|Observation:\n)")
+_LONGEST_STOP = 16
+
+
+def as_openai(message: Any) -> Any:
+    """A message of smolagents in OpenAI's form; any other as it is."""
+    role = message.get("role") if isinstance(message, Mapping) else None
+    if role not in ("tool-call", "tool-response"):
+        return message
+    text = text_of(message.get("content"))
+    if role == "tool-call":
+        calls = python_literal(text[len(_CALLING) :]) if text.startswith(_CALLING + "[") else None
+        if calls and all(text_at(fields(fields(call).get("function")), "name") for call in calls):
+            return {"role": "assistant", "tool_calls": [_with_code(call) for call in calls]}
+        return {"role": "assistant", "content": text}
+    found = _RESULT.match(text)
+    if found is None:
+        return {"role": "tool", "content": text}
+    failed = found[2] is not None
+    if failed and not found[1]:
+        return {"role": "user", "content": text}  # the agent found no call in the answer
+    return {"role": "tool", "content": text[found.end() :], "tool_call_id": found[1], "is_error": failed}
+
+
+def _with_code(call: dict[str, Any]) -> dict[str, Any]:
+    """Code stands alone where other tools have their arguments."""
+    code = call["function"].get("arguments")
+    if call["function"]["name"] != "python_interpreter" or not isinstance(code, str):
+        return call
+    return {**call, "function": {**call["function"], "arguments": {"code": code}}}
+
+
+def repeats_answer(answer: Message, later: Message) -> bool:
+    """Whether a prompt has an answer with the stop sequence that ended it, and with the calls that were read in it."""
+    text = answer.content.strip()
+    return (
+        bool(text and later.calls and not answer.calls)
+        and later.role == answer.role == "assistant"
+        and later.content.startswith(text)
+        and len(later.content) - len(text) <= _LONGEST_STOP
+    )

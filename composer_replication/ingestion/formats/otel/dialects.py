@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from composer_replication.ingestion.formats.otel.messages import REDACTED, Message, content_parts, read_message, text_of
+from composer_replication.ingestion.formats.otel.spans import Attributes, Event, items_at, look, number_at, text_at
 from composer_replication.ingestion.log_file import UNREADABLE
 from composer_replication.ingestion.loose_json import decoded, items, objects
-from composer_replication.ingestion.otel.attributes import Attributes, items_at, look, number_at, text_at
-from composer_replication.ingestion.otel.messages import REDACTED, Message, content_parts, read_message, text_of
-from composer_replication.ingestion.otel.spans import Event
 from composer_replication.traces import Role
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from composer_replication.ingestion.claude_code.conversation import Conversation
-from composer_replication.ingestion.claude_code.records import Origin, Record, RecordDecoder, RecordWithProgress
-from composer_replication.ingestion.formats import Head, ReadOptions
+from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
+from composer_replication.ingestion.formats.claude_code.conversation import Conversation
+from composer_replication.ingestion.formats.claude_code.records import Origin, Record, RecordDecoder, RecordWithProgress
 from composer_replication.ingestion.log_file import LogFile, values_in_line
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Turn
 
-FORMAT = "claude_code"
+NAME = "claude_code"
 # The versions whose logs this reader was tried on. Others are read too, with a warning in the statistics.
 OLDEST, NEWEST = (1, 0, 98), (2, 1, 220)
 _REFUSED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -170,7 +170,7 @@ class _Session:
         return Trace(
             trace_id=trace_id,
             turns=turns,
-            source=self._log.source(FORMAT, version=self._version),
+            source=self._log.source(NAME, version=self._version),
             session_id=self._origin.session_id,
             model=model,
             cwd=self._origin.cwd,
@@ -205,3 +205,6 @@ def _origin(line: bytes) -> Origin:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part[:9]) if part.isdecimal() else 0 for part in version.split("."))
+
+
+FORMAT = LogFormat(NAME, sniff, read, flags_errors=True, unique_ids=True)

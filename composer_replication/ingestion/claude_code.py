@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from composer_replication.histories import is_truncated
-from composer_replication.ingestion.claude_code.reader import read
 from composer_replication.ingestion.formats import ReadOptions
+from composer_replication.ingestion.formats.claude_code import read
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, TraceState
+
+__all__ = ["SYSTEM_PROMPT", "ClaudeCodeIngester", "IngestionStats"]
 
 SYSTEM_PROMPT = (
     "You are a senior software engineer working as a coding agent in a terminal environment. You read and change files "

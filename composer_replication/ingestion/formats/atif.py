@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from composer_replication.ingestion.chat_conversation import OpenCalls
 from composer_replication.ingestion.chat_messages import calls_of, joined, text_of
-from composer_replication.ingestion.formats import Head, ReadOptions
+from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.loose_json import (
     fields,
@@ -23,14 +24,13 @@ from composer_replication.ingestion.loose_json import (
     known,
     name_of,
     objects,
+    reward_of,
     text_or_none,
     time_of,
+    usage_of,
 )
-from composer_replication.ingestion.open_calls import OpenCalls
-from composer_replication.ingestion.rewards import reward_of
 from composer_replication.ingestion.shell_commands import command_blocks, shell_call
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.ingestion.token_usage import usage_of
 from composer_replication.traces import ToolCall, Trace, Turn
 
 NAME = "atif"
@@ -256,3 +256,6 @@ def _commands(text: str) -> list[str]:
         sent = [fields(command).get("keystrokes") for command in items(fields(reply).get("commands"))]
         keys = [one for one in sent if isinstance(one, str)]
     return ["".join(keys)] if any(keys) else command_blocks(text)
+
+
+FORMAT = LogFormat(NAME, sniff, read)

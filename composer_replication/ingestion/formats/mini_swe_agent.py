@@ -10,15 +10,22 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from composer_replication.ingestion.chat_conversation import OpenCalls
 from composer_replication.ingestion.chat_messages import assistant_turn, text_of
-from composer_replication.ingestion.formats import Head, ReadOptions
+from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.loose_json import fields, items, known, name_of, text_or_none, time_of
-from composer_replication.ingestion.open_calls import OpenCalls
-from composer_replication.ingestion.rewards import reward_of
+from composer_replication.ingestion.loose_json import (
+    fields,
+    items,
+    known,
+    name_of,
+    reward_of,
+    text_or_none,
+    time_of,
+    usage_of,
+)
 from composer_replication.ingestion.shell_commands import OWN_BLOCK, command_blocks, protocol_of, shell_call
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.ingestion.token_usage import usage_of
 from composer_replication.traces import ToolCall, Trace, Turn
 
 NAME = "mini_swe_agent"
@@ -205,3 +212,6 @@ class _Reader:
                 timestamp=time_of(extra.get("timestamp")),
             )
         )
+
+
+FORMAT = LogFormat(NAME, sniff, read)

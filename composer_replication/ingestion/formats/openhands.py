@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from composer_replication.ingestion.chat_conversation import OpenCalls
 from composer_replication.ingestion.chat_messages import call_of, joined, text_of, thinking_of
-from composer_replication.ingestion.formats import Head, ReadOptions
+from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.loose_json import (
     fields,
@@ -23,14 +24,13 @@ from composer_replication.ingestion.loose_json import (
     known,
     name_of,
     objects,
+    reward_of,
     text_or_none,
     time_of,
+    tool_definition,
+    usage_of,
 )
-from composer_replication.ingestion.open_calls import OpenCalls
-from composer_replication.ingestion.rewards import reward_of
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.ingestion.token_usage import usage_of
-from composer_replication.ingestion.tool_definitions import tool_definition
 from composer_replication.traces import ToolCall, Trace, Turn, Usage, dump_json
 
 NAME = "openhands"
@@ -445,3 +445,6 @@ def _hashable(ids: Any) -> Iterator[Any]:
 def _arguments(args: dict[str, Any]) -> dict[str, Any]:
     """An action's values without what the harness notes beside them."""
     return {key: value for key, value in args.items() if key not in _BESIDE_THE_CALL and value is not None}
+
+
+FORMAT = LogFormat(NAME, sniff, read)

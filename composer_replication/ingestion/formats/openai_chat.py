@@ -17,18 +17,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from composer_replication.ingestion.chat_conversation import ROLES, Conversation, says_error
-from composer_replication.ingestion.chat_messages import text_of
-from composer_replication.ingestion.chat_parts import content_of
-from composer_replication.ingestion.formats import Head, ReadOptions
+from composer_replication.ingestion.chat_messages import content_of, text_of
+from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import PADDING, UNREADABLE, LogFile, decode_value, values_in_line
-from composer_replication.ingestion.loose_json import decoded, fields, objects, text_at
-from composer_replication.ingestion.rewards import SCORES, reward_of
+from composer_replication.ingestion.loose_json import (
+    SCORES,
+    decoded,
+    fields,
+    objects,
+    reward_of,
+    text_at,
+    tool_definition,
+    usage_of,
+)
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.ingestion.token_usage import usage_of
-from composer_replication.ingestion.tool_definitions import tool_definition
 from composer_replication.traces import Trace, Turn, dump_json
 
-FORMAT = "openai_chat"
+NAME = "openai_chat"
 
 _LISTS = ("messages", "conversations", "conversation", "input")
 # Keys of other logs that hold messages too.
@@ -115,7 +120,7 @@ def _trace(value: Any, log: LogFile, line: int, trace_id: str, stats: IngestionS
     return Trace(
         trace_id=trace_id,
         turns=turns,
-        source=log.source(FORMAT, line=line),
+        source=log.source(NAME, line=line),
         session_id=next((row[name] for name in names if text_at(row, name)), None),
         model=conversation.model,
         tools=_tools(request) or _tools(row),
@@ -215,3 +220,6 @@ def _is_message(value: Any) -> bool:
 
 def _is_mini_swe_agent(message: Any) -> bool:
     return isinstance(message, dict) and ("extra" in message or _MINI_SWE_AGENT in text_of(message.get("content")))
+
+
+FORMAT = LogFormat(NAME, sniff, read)

@@ -18,14 +18,13 @@ from typing import Any
 
 from composer_replication.ingestion.chat_conversation import Conversation, says_error
 from composer_replication.ingestion.chat_messages import joined, text_of
-from composer_replication.ingestion.formats import Head, ReadOptions
+from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.loose_json import decoded, fields, objects, text_at
+from composer_replication.ingestion.loose_json import decoded, fields, objects, text_at, usage_of
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.ingestion.token_usage import usage_of
 from composer_replication.traces import Trace, Turn
 
-FORMAT = "codex"
+NAME = "codex"
 NO_SUMMARY = "[the context was compacted here; the log has no readable summary]"
 
 _KINDS = ("session_meta", "turn_context", "response_item", "event_msg", "compacted")
@@ -127,7 +126,7 @@ class _Thread:
         return Trace(
             trace_id=log.stem,
             turns=turns,
-            source=log.source(FORMAT, version=text_at(meta, "cli_version")),
+            source=log.source(NAME, version=text_at(meta, "cli_version")),
             session_id=text_at(meta, "id") or text_at(meta, "session_id"),
             parent=_parent(meta) if _is_subagent(meta) else None,
             model=self._model,
@@ -428,3 +427,6 @@ def _output_of(event: dict[str, Any]) -> dict[str, Any]:
     if text is None:
         text = joined([text_at(event, "stdout") or "", text_at(event, "stderr") or ""])
     return {"content": text, "exit_code": event.get("exit_code"), "success": event.get("success")}
+
+
+FORMAT = LogFormat(NAME, sniff, read)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from composer_replication.ingestion.claude_code.records import (
+from composer_replication.ingestion.formats.claude_code.records import (
     Block,
     Record,
     RecordedMessage,
