@@ -47,8 +47,7 @@ def ingest(
         ),
     ] = None,
     stats: Annotated[
-        bool,
-        typer.Option("--stats", help="Count errors of PATHS by project, tool and model. Writes nothing."),
+        bool, typer.Option("--stats", help="Count errors of PATHS by project, tool and model. Writes nothing.")
     ] = False,
     hints: Annotated[
         bool,

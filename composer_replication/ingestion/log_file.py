@@ -279,10 +279,7 @@ def _warn(error: OSError) -> None:
 
 
 def find_files(
-    paths: Iterable[str | Path],
-    *,
-    leave_out: Iterable[Path] = (),
-    on_error: Callable[[OSError], None] = _warn,
+    paths: Iterable[str | Path], *, leave_out: Iterable[Path] = (), on_error: Callable[[OSError], None] = _warn
 ) -> list[Path]:
     """Every regular file behind the given paths, sorted; folders are searched to the bottom.
 

@@ -6,16 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claude_sessions import (
-    SESSION_ID,
-    Session,
-    contents,
-    histories,
-    read_file,
-    read_turns,
-    shape,
-    write_lines,
-)
+from claude_sessions import SESSION_ID, Session, contents, histories, read_file, read_turns, shape, write_lines
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
 from composer_replication.ingestion.formats import read_head

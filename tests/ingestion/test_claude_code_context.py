@@ -7,14 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from claude_sessions import (
-    Session,
-    contents,
-    histories,
-    read_file,
-    read_turns,
-    shape,
-)
+from claude_sessions import Session, contents, histories, read_file, read_turns, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -184,12 +184,7 @@ def test_a_script_that_cannot_be_imported_is_told_so(tmp_path: Path) -> None:
         "pipeline.ingest_logs(['logs'], 'out', processes=2)\n"
     )
     result = subprocess.run(
-        [sys.executable, script.name],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, script.name], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
     )
     assert result.returncode == 1
     assert "a process that should read logs did not start (exit code 1): a script needs" in result.stderr

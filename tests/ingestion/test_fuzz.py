@@ -16,14 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from claude_sessions import (
-    Session,
-    accounted_lines,
-    read_file,
-    read_turns,
-    without_places,
-    write_lines,
-)
+from claude_sessions import Session, accounted_lines, read_file, read_turns, without_places, write_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

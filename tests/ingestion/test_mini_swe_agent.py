@@ -289,7 +289,7 @@ def test_the_responses_api(tmp_path: Path) -> None:
                 response,
                 {"type": "function_call_output", "call_id": "f1", "output": "no", "extra": {"returncode": 127}},
                 {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "on"}]},
-            ],
+            ]
         },
     )
     reply, result, user = traces[0].turns

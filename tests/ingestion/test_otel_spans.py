@@ -367,11 +367,7 @@ TASK: Chat = [
         "content": "",
         "tool_calls": [
             {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}},
-            {
-                "id": "c2",
-                "type": "function",
-                "function": {"name": "weather", "arguments": '{"at": "Rome", "a.b": 1}'},
-            },
+            {"id": "c2", "type": "function", "function": {"name": "weather", "arguments": '{"at": "Rome", "a.b": 1}'}},
         ],
     },
     {"role": "tool", "tool_call_id": "c1", "content": "rainy, 57°F"},

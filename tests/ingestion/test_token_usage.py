@@ -26,10 +26,7 @@ from composer_replication.traces import Usage
             {"input_tokens": 9, "cached_input_tokens": 4, "output_tokens": 1},
             Usage(input_tokens=9, output_tokens=1, cached_tokens=4),
         ),
-        (
-            {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}},
-            Usage(input_tokens=9, cached_tokens=4),
-        ),
+        ({"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}}, Usage(input_tokens=9, cached_tokens=4)),
         ({"prompt_tokens": True, "completion_tokens": -4}, None),
         ({"prompt_tokens": 2**70}, None),
         ({}, None),

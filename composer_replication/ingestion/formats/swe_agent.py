@@ -55,12 +55,7 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
 
 
 def _run(
-    log: LogFile,
-    trace_id: str,
-    root: dict[str, Any],
-    run: dict[str, Any],
-    options: ReadOptions,
-    stats: IngestionStats,
+    log: LogFile, trace_id: str, root: dict[str, Any], run: dict[str, Any], options: ReadOptions, stats: IngestionStats
 ) -> Iterator[Trace]:
     steps = _objects(run.get("trajectory"), "step", stats)
     by_agent: dict[str, list[dict[str, Any]]] = {}

@@ -53,7 +53,7 @@ _STANDS_FOR_A_SECRET = re.compile(
     | ^(?:id|type|src|env)= | env(?:iron)?[.(\[] | getenv
     | ^(?:arn|op|vault|ref\+?\w*|file|ssm|sops|enc|https?|ssh|urn|data|keychain):
     | ^(?:none|null|nil|true|false|undefined|string|str|bytes|int|any|unknown|required|optional|default)\b
-    """,
+    """
 )
 _COMMON_PASSWORD = re.compile(
     r"(?i)(?:test|testing|pass|password|passwd|pwd|pw|secret|admin|user|username|root|guest|demo|foo|bar|token|key"
