@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -28,7 +28,8 @@ from composer_replication.ingestion.chat_messages import (
     text_of,
     thinking_of,
 )
-from composer_replication.ingestion.loose_json import decoded, fields, first_of, is_nonzero, text_at
+from composer_replication.ingestion.loose_json import decoded, fields, first_of, is_nonzero, text_at, time_of
+from composer_replication.ingestion.shell_commands import protocol_of, shell_call
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Role, ToolCall, Turn
 
@@ -71,6 +72,58 @@ class OpenCalls:
             return self._latest.get(call_id, call_id) if call_id is not None else None
         self.waiting.remove(open_ones[0])
         return open_ones[0]
+
+
+class AgentTurns:
+    """The turns of an agent's log: replies with their calls, then the results that answer them.
+
+    An agent without tools has shell commands in the text of its replies. They become calls, and the next message is
+    their result.
+    """
+
+    def __init__(self, stats: IngestionStats) -> None:
+        self.turns: list[Turn] = []
+        self.calls = OpenCalls()
+        self.begins_anew = False
+        """The next turn begins the context anew."""
+        self.has_tool_calls = False
+        self._stats = stats
+        self._from_text = False
+        self._replies: list[tuple[str, str]] = []
+
+    def put(self, turn: Turn) -> None:
+        """Append a turn."""
+        if self.begins_anew:
+            turn.follows, self.begins_anew = -1, False
+        self.turns.append(turn)
+
+    def reply(self, turn: Turn, commands: Sequence[str] = ()) -> None:
+        """Append a reply of the model; `commands` are its calls if it has no tool calls."""
+        self._from_text = not turn.tool_calls
+        self.has_tool_calls |= not self._from_text
+        if self._from_text:
+            names = (f"call_{len(self.turns)}_{number}" for number in range(len(commands)))
+            turn.tool_calls = list(map(shell_call, commands, names))
+            self._replies += [(turn.content, command) for command in commands]
+        self.put(turn)
+        self.calls.made(turn)
+
+    def result(
+        self, call_id: str | None, text: str, *, failed: bool = False, origin: str | None = None, time: Any = None
+    ) -> None:
+        """Append the result of a call, given its id in the log."""
+        answered = self.calls.answered(call_id)
+        turn = Turn("tool", text, tool_call_id=answered, is_error=failed, origin=origin, timestamp=time_of(time))
+        self.put(turn)
+
+    @property
+    def next_is_result(self) -> bool:
+        """Whether the next message is the result of a command, which names no call."""
+        return self._from_text and bool(self.calls.waiting)
+
+    def protocol(self, protocols: Sequence[str]) -> str | None:
+        """Return which of these text protocols the replies follow; None if the model had tools."""
+        return None if self.has_tool_calls else protocol_of(self._replies, protocols)
 
 
 ROLES: dict[str, Role] = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from composer_replication.ingestion.chat_conversation import OpenCalls
+from composer_replication.ingestion.chat_conversation import AgentTurns
 from composer_replication.ingestion.chat_messages import calls_of, joined, text_of
 from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
@@ -29,9 +29,9 @@ from composer_replication.ingestion.loose_json import (
     time_of,
     usage_of,
 )
-from composer_replication.ingestion.shell_commands import command_blocks, shell_call
+from composer_replication.ingestion.shell_commands import command_blocks
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import ToolCall, Trace, Turn
+from composer_replication.traces import Trace, Turn
 
 NAME = "atif"
 _KEYSTROKES = re.compile(r"<keystrokes\b[^>]*>(.*?)</keystrokes>", re.DOTALL)
@@ -118,15 +118,12 @@ def _trace(log: LogFile, trace_id: str, parent: str | None, root: dict[str, Any]
     )
 
 
-class _Reader:
+class _Reader(AgentTurns):
     """Steps to turns, one at a time."""
 
     def __init__(self, stats: IngestionStats, *, agent: str | None) -> None:
-        self.turns: list[Turn] = []
-        self._stats = stats
+        super().__init__(stats)
         self._agent = agent
-        self._calls = OpenCalls()
-        self._begins_anew = False
 
     def add(self, step: dict[str, Any]) -> None:
         source = step.get("source")
@@ -142,14 +139,8 @@ class _Reader:
         if change and source in ("agent", "system"):
             self._context_changed(step, change)
 
-    def _put(self, turn: Turn) -> None:
-        if self._begins_anew:
-            turn.follows = -1
-            self._begins_anew = False
-        self.turns.append(turn)
-
     def _say(self, role: Any, text: str, step: dict[str, Any], *, origin: str | None = None) -> None:
-        self._put(Turn(role=role, content=text, origin=origin, timestamp=time_of(step.get("timestamp"))))
+        self.put(Turn(role=role, content=text, origin=origin, timestamp=time_of(step.get("timestamp"))))
 
     def _system_step(self, step: dict[str, Any]) -> None:
         text = joined([text_of(step.get("message")), *self._contents(step)])
@@ -165,7 +156,7 @@ class _Reader:
         """A boundary "replace" leaves of the context what its observation says; the rest adds to it or trims it."""
         anew = change.get("boundary") == "replace"
         summary = joined(self._contents(step))
-        self._begins_anew = self._begins_anew or anew
+        self.begins_anew = self.begins_anew or anew
         if summary and (anew or step.get("source") == "system"):
             self._say("user", summary, step, origin="summary" if anew else "system")
         elif step.get("source") == "system":
@@ -183,24 +174,16 @@ class _Reader:
             timestamp=time_of(step.get("timestamp")),
             repeats=step.get("is_copied_context") is True or step.get("llm_call_count") == 0,
         )
-        turn.tool_calls = self._tool_calls(step, turn.content)
-        self._put(turn)
-        self._calls.made(turn)
-        self._results(step)
-
-    def _tool_calls(self, step: dict[str, Any], text: str) -> list[ToolCall]:
-        number = len(self.turns)
         logged = items(step.get("tool_calls"))
-        calls = calls_of(logged, self._stats, step=number)
-        if not logged and _result_records(step):
-            calls += [shell_call(command, f"call_{number}_0") for command in _commands(text)]
-        return calls
+        turn.tool_calls = calls_of(logged, self._stats, step=len(self.turns))
+        self.reply(turn, _commands(turn.content) if not logged and _result_records(step) else [])
+        self._results(step)
 
     def _results(self, step: dict[str, Any]) -> None:
         results = _result_records(step)
         flagged = fields(step.get("extra")).get("tool_result_is_error") is True and len(results) == 1
         # Results with an id go first to their calls; those without take, in order, what is left.
-        named = [self._calls.answered(text_or_none(fields(one).get("source_call_id"))) for one in results]
+        named = [self.calls.answered(text_or_none(fields(one).get("source_call_id"))) for one in results]
         turns: list[Turn] = []
         for result, call_id in zip(results, named, strict=True):
             if not isinstance(result, dict):
@@ -209,8 +192,8 @@ class _Reader:
             if call_id is None and result.get("content") is None:
                 self._stats.skip("result without content")
                 continue
-            if call_id is None and self._calls.waiting:
-                call_id = self._calls.answered(self._calls.waiting[0])
+            if call_id is None and self.calls.waiting:
+                call_id = self.calls.answered(self.calls.waiting[0])
             turns.append(
                 Turn(
                     role="tool",
@@ -222,7 +205,7 @@ class _Reader:
             )
         # What answers no call stands behind the rest: nothing may come between a call and its result.
         for turn in sorted(turns, key=lambda one: one.tool_call_id is None):
-            self._put(turn)
+            self.put(turn)
 
     def _contents(self, step: dict[str, Any]) -> list[str]:
         return [text_of(fields(result).get("content")) for result in _result_records(step)]

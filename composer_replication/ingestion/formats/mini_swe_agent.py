@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from composer_replication.ingestion.chat_conversation import OpenCalls
+from composer_replication.ingestion.chat_conversation import AgentTurns
 from composer_replication.ingestion.chat_messages import assistant_turn, text_of
 from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
@@ -24,9 +24,9 @@ from composer_replication.ingestion.loose_json import (
     time_of,
     usage_of,
 )
-from composer_replication.ingestion.shell_commands import OWN_BLOCK, command_blocks, protocol_of, shell_call
+from composer_replication.ingestion.shell_commands import OWN_BLOCK, command_blocks
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import ToolCall, Trace, Turn
+from composer_replication.traces import Trace, Turn
 
 NAME = "mini_swe_agent"
 _RETURN_CODE = re.compile(
@@ -83,7 +83,7 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
         "submission": text_or_none(info.get("submission")),
         "model_stats": info.get("model_stats"),
         "trajectory_format": text_or_none(root.get("trajectory_format")),
-        "text_protocol": reader.protocol(),
+        "text_protocol": reader.protocol(("mswea_bash_command", "single_bash_code_block")),
         **reader.ended,
     }
     if reader.turns:
@@ -98,22 +98,12 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
         )
 
 
-class _Reader:
+class _Reader(AgentTurns):
     """Messages to turns, one at a time."""
 
     def __init__(self, stats: IngestionStats) -> None:
-        self.turns: list[Turn] = []
+        super().__init__(stats)
         self.ended: dict[str, Any] = {}
-        self._stats = stats
-        self._calls = OpenCalls()
-        self._derived = False
-        self._has_tool_calls = False
-        self._replies: list[tuple[str, str]] = []
-
-    def protocol(self) -> str | None:
-        """How the replies hold their commands; None if the model had tools."""
-        protocols = ("mswea_bash_command", "single_bash_code_block")
-        return None if self._has_tool_calls else protocol_of(self._replies, protocols)
 
     def add(self, message: dict[str, Any]) -> None:
         role = message.get("role")
@@ -140,26 +130,15 @@ class _Reader:
         turn.model = text_or_none(response.get("model"))
         turn.usage = usage_of(response.get("usage"))
         turn.timestamp = time_of(extra.get("timestamp"))
-        self._derived = not turn.tool_calls
-        self._has_tool_calls |= not self._derived
-        if self._derived:
-            turn.tool_calls = self._actions(extra, turn.content)
-            self._replies += [(turn.content, call.arguments["command"]) for call in turn.tool_calls]
-        self.turns.append(turn)
-        self._calls.made(turn)
-
-    def _actions(self, extra: dict[str, Any], text: str) -> list[ToolCall]:
         logged = [fields(action).get("command") for action in items(extra.get("actions"))]
-        commands = [command for command in logged if isinstance(command, str)] or command_blocks(text)
-        step = len(self.turns)
-        return [shell_call(command, f"call_{step}_{number}") for number, command in enumerate(commands)]
+        self.reply(turn, [command for command in logged if isinstance(command, str)] or command_blocks(turn.content))
 
     def _user(self, message: dict[str, Any]) -> None:
         extra = fields(message.get("extra"))
         text = text_of(message.get("content"))
         interrupt = text_or_none(extra.get("interrupt_type"))
-        if self._derived and self._calls.waiting and interrupt != "FormatError":
-            self._result(self._calls.waiting[0], message, text)
+        if self.next_is_result and interrupt != "FormatError":
+            self._result(self.calls.waiting[0], message, text)
             return
         if interrupt == "FormatError":
             self._refused(extra, text)
@@ -180,9 +159,9 @@ class _Reader:
         if reply and not (self.turns and self.turns[-1].role == "assistant" and self.turns[-1].content == turn.content):
             follows = len(self.turns) - 1
             turn.usage = usage_of(response.get("usage"))
-            self.turns.append(turn)
-            self._calls.made(turn)
-            self._derived = False
+            self.put(turn)
+            self.calls.made(turn)
+            self._from_text = False
         self.turns.append(Turn(role="user", content=text, origin="format_error", follows=follows))
 
     def _exit(self, message: dict[str, Any]) -> None:
@@ -190,9 +169,9 @@ class _Reader:
         for key in ("exit_status", "submission"):
             if text_or_none(extra.get(key)):
                 self.ended[key] = extra[key]
-        if extra.get("exit_status") == "Submitted" and len(self._calls.waiting) == 1:
+        if extra.get("exit_status") == "Submitted" and len(self.calls.waiting) == 1:
             # The command that submits ends the run: its output is this message.
-            self._result(self._calls.waiting[0], message, text_of(message.get("content")))
+            self._result(self.calls.waiting[0], message, text_of(message.get("content")))
         else:
             self._stats.skip("exit message")
 
@@ -203,15 +182,7 @@ class _Reader:
             found = _RETURN_CODE.match(text)
             code = int(found.group(1)) if found else 0
         failed = code != 0 or bool(extra.get("exception_info"))
-        self.turns.append(
-            Turn(
-                role="tool",
-                content=text,
-                tool_call_id=self._calls.answered(call_id),
-                is_error=failed,
-                timestamp=time_of(extra.get("timestamp")),
-            )
-        )
+        self.result(call_id, text, failed=failed, time=extra.get("timestamp"))
 
 
 FORMAT = LogFormat(NAME, sniff, read)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from composer_replication.ingestion.chat_conversation import OpenCalls
+from composer_replication.ingestion.chat_conversation import AgentTurns
 from composer_replication.ingestion.chat_messages import assistant_turn, text_of
 from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.loose_json import fields, items, known, name_of, objects, reward_of, text_or_none
-from composer_replication.ingestion.shell_commands import PROTOCOLS, protocol_of, shell_call
+from composer_replication.ingestion.shell_commands import PROTOCOLS
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Turn, parse_arguments
 
@@ -124,7 +124,6 @@ class _Description:
         )
 
     def trace(self, trace_id: str, reader: _Reader, *, parent: str | None = None) -> Trace:
-        protocol = None if reader.has_tool_calls else protocol_of(reader.replies, self._protocols)
         return Trace(
             trace_id=trace_id,
             turns=reader.turns,
@@ -133,23 +132,18 @@ class _Description:
             model=self._model,
             cwd=self._cwd,
             final_reward=self._reward if parent is None else None,
-            meta=known({**self._meta, "text_protocol": protocol}),
+            meta=known({**self._meta, "text_protocol": reader.protocol(self._protocols)}),
         )
 
 
-class _Reader:
+class _Reader(AgentTurns):
     """The history of one agent to turns, with the steps of the run beside it."""
 
     def __init__(self, steps: list[dict[str, Any]], stats: IngestionStats) -> None:
-        self.turns: list[Turn] = []
-        self.has_tool_calls = False
-        self.replies: list[tuple[str, str]] = []
+        super().__init__(stats)
         self._steps = steps
         self._next_step = 0
         self._without_step = 0
-        self._stats = stats
-        self._calls = OpenCalls()
-        self._derived = False
         self._cleared: set[str] = set()
         self._exited = False
 
@@ -166,9 +160,9 @@ class _Reader:
                 self.turns.append(Turn(role="system", content=text_of(entry.get("content"))))
             else:
                 self._stats.skip(f"role {name_of(role)}")
-        if step is not None and self._calls.waiting and text_of(step.get("observation")):
+        if step is not None and self.calls.waiting and text_of(step.get("observation")):
             # Old versions end the history with the action that ends the run; the step has what came of it.
-            self._result(self._calls.waiting[0], text_of(step.get("observation")))
+            self.result(self.calls.waiting[0], text_of(step.get("observation")))
         self._passed("step that is not in the history", len(self._steps))
 
     def read_steps(self, steps: list[dict[str, Any]]) -> None:
@@ -185,8 +179,8 @@ class _Reader:
                 continue
             self._assistant({**step, "content": text}, None)
             observation = text_of(step.get("observation"))
-            if self._calls.waiting:
-                self._result(self._calls.waiting[0], observation)
+            if self.calls.waiting:
+                self.result(self.calls.waiting[0], observation)
             elif observation and not self._exited:
                 self.turns.append(Turn(role="user", content=observation, origin="format_error"))
 
@@ -218,16 +212,10 @@ class _Reader:
             self._exited = True
             self._stats.skip("exit message")
             return
-        self._derived = not turn.tool_calls
-        self.has_tool_calls |= not self._derived
-        if self._derived and acts:
-            turn.tool_calls = [shell_call(str(action).strip(), f"call_{len(self.turns)}_0")]
-            self.replies.append((turn.content, str(action).strip()))
         if entry.get("is_demo") is True:
             turn.origin, turn.repeats = "demo", True
         turn.clears = self._newly_elided(step)
-        self._calls.made(turn)
-        self.turns.append(turn)
+        self.reply(turn, [str(action).strip()] if acts else [])
 
     def _newly_elided(self, step: dict[str, Any] | None) -> list[str]:
         """Calls whose results the messages sent for this step no longer have, and those for the step before had."""
@@ -248,23 +236,19 @@ class _Reader:
 
     def _answer(self, entry: dict[str, Any]) -> None:
         text = text_of(entry.get("content"))
-        demo = entry.get("is_demo") is True
+        demo = "demo" if entry.get("is_demo") is True else None
         if self._exited:
             self._stats.skip("exit message")
             return
         if entry.get("role") == "tool":
             given = [one for one in items(entry.get("tool_call_ids")) if isinstance(one, str)]
-            self._result(given[0] if given else text_or_none(entry.get("tool_call_id")), text, demo=demo)
-        elif self._derived and self._calls.waiting:
-            self._result(self._calls.waiting[0], text, demo=demo)
+            self.result(given[0] if given else text_or_none(entry.get("tool_call_id")), text, origin=demo)
+        elif self.next_is_result:
+            self.result(self.calls.waiting[0], text, origin=demo)
         else:
             refused = bool(self.turns) and self.turns[-1].role == "assistant"
-            origin = "demo" if demo else "format_error" if refused else "prompt"
+            origin = demo or ("format_error" if refused else "prompt")
             self.turns.append(Turn(role="user", content=text, origin=origin))
-
-    def _result(self, call_id: str | None, text: str, *, demo: bool = False) -> None:
-        call = self._calls.answered(call_id)
-        self.turns.append(Turn(role="tool", content=text, tool_call_id=call, origin="demo" if demo else None))
 
 
 FORMAT = LogFormat(NAME, sniff, read)
