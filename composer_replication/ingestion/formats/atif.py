@@ -25,7 +25,7 @@ from composer_replication.ingestion.loose_json import (
     name_of,
     objects,
     reward_of,
-    text_or_none,
+    text_at,
     time_of,
     usage_of,
 )
@@ -67,7 +67,7 @@ def _embedded(trace_id: str, trajectory: Any) -> Iterator[tuple[str, str | None,
     root = fields(trajectory)
     children = items(root.get("subagent_trajectories")) or items(fields(root.get("extra")).get("subagent_trajectories"))
     for number, child in enumerate(children):
-        name = text_or_none(fields(child).get("trajectory_id")) or str(number)
+        name = text_at(fields(child), "trajectory_id") or str(number)
         yield f"{trace_id}#{name}", trace_id, child
     aside: dict[str, list[Any]] = {}
     for step in items(root.get("steps")):
@@ -82,12 +82,12 @@ def _sidechain(step: Any) -> str | None:
     extra = fields(fields(step).get("extra"))
     if extra.get("is_sidechain") is not True:
         return None
-    return text_or_none(extra.get("agent_id")) or text_or_none(extra.get("agentId")) or "sidechain"
+    return text_at(extra, "agent_id") or text_at(extra, "agentId") or "sidechain"
 
 
 def _trace(log: LogFile, trace_id: str, parent: str | None, root: dict[str, Any], stats: IngestionStats) -> Trace:
     agent = fields(root.get("agent"))
-    name = text_or_none(agent.get("name"))
+    name = text_at(agent, "name")
     reader = _Reader(stats, agent=name)
     for step in root["steps"]:
         if not isinstance(step, dict):
@@ -98,20 +98,20 @@ def _trace(log: LogFile, trace_id: str, parent: str | None, root: dict[str, Any]
     extra = fields(root.get("extra"))
     meta = {
         "agent": name,
-        "agent_version": text_or_none(agent.get("version")),
-        "trajectory_id": text_or_none(root.get("trajectory_id")),
-        "continued_trajectory_ref": text_or_none(root.get("continued_trajectory_ref")),
-        "notes": text_or_none(root.get("notes")),
+        "agent_version": text_at(agent, "version"),
+        "trajectory_id": text_at(root, "trajectory_id"),
+        "continued_trajectory_ref": text_at(root, "continued_trajectory_ref"),
+        "notes": text_at(root, "notes"),
         "final_metrics": final,
         "extra": {key: value for key, value in extra.items() if key != "subagent_trajectories"},
     }
     return Trace(
         trace_id=trace_id,
         turns=reader.turns,
-        source=log.source(NAME, version=text_or_none(root.get("schema_version"))),
-        session_id=text_or_none(root.get("session_id")),
+        source=log.source(NAME, version=text_at(root, "schema_version")),
+        session_id=text_at(root, "session_id"),
         parent=parent,
-        model=text_or_none(agent.get("model_name")),
+        model=text_at(agent, "model_name"),
         tools=objects(agent.get("tool_definitions")),
         final_reward=reward_of(extra, final, fields(final.get("extra"))),
         meta=known(meta),
@@ -169,7 +169,7 @@ class _Reader(AgentTurns):
             content=text_of(step.get("message")),
             thinking=text_of(step.get("reasoning_content")),
             id=str(step["step_id"]) if isinstance(step.get("step_id"), int | str) else None,
-            model=text_or_none(step.get("model_name")),
+            model=text_at(step, "model_name"),
             usage=usage_of(step.get("metrics")),
             timestamp=time_of(step.get("timestamp")),
             repeats=step.get("is_copied_context") is True or step.get("llm_call_count") == 0,
@@ -183,7 +183,7 @@ class _Reader(AgentTurns):
         results = _result_records(step)
         flagged = fields(step.get("extra")).get("tool_result_is_error") is True and len(results) == 1
         # Results with an id go first to their calls; those without take, in order, what is left.
-        named = [self.calls.answered(text_or_none(fields(one).get("source_call_id"))) for one in results]
+        named = [self.calls.answered(text_at(fields(one), "source_call_id")) for one in results]
         turns: list[Turn] = []
         for result, call_id in zip(results, named, strict=True):
             if not isinstance(result, dict):

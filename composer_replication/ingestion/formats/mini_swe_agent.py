@@ -20,7 +20,7 @@ from composer_replication.ingestion.loose_json import (
     known,
     name_of,
     reward_of,
-    text_or_none,
+    text_at,
     time_of,
     usage_of,
 )
@@ -78,11 +78,11 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
         else:
             stats.skip("message that is not an object")
     meta = {
-        "instance_id": text_or_none(root.get("instance_id")) or text_or_none(info.get("instance_id")),
-        "exit_status": text_or_none(info.get("exit_status")),
-        "submission": text_or_none(info.get("submission")),
+        "instance_id": text_at(root, "instance_id") or text_at(info, "instance_id"),
+        "exit_status": text_at(info, "exit_status"),
+        "submission": text_at(info, "submission"),
         "model_stats": info.get("model_stats"),
-        "trajectory_format": text_or_none(root.get("trajectory_format")),
+        "trajectory_format": text_at(root, "trajectory_format"),
         "text_protocol": reader.protocol(("mswea_bash_command", "single_bash_code_block")),
         **reader.ended,
     }
@@ -90,9 +90,9 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
         yield Trace(
             trace_id=log.stem,
             turns=reader.turns,
-            source=log.source(NAME, version=text_or_none(info.get("mini_version"))),
-            model=text_or_none(fields(config.get("model")).get("model_name")),
-            cwd=text_or_none(fields(config.get("environment")).get("cwd")) or None,
+            source=log.source(NAME, version=text_at(info, "mini_version")),
+            model=text_at(fields(config.get("model")), "model_name"),
+            cwd=text_at(fields(config.get("environment")), "cwd") or None,
             final_reward=reward_of(root, info),
             meta=known(meta),
         )
@@ -110,9 +110,9 @@ class _Reader(AgentTurns):
         if message.get("object") == "response" or role == "assistant":
             self._assistant(message)
         elif message.get("type") == "function_call_output":
-            self._result(text_or_none(message.get("call_id")), message, text_of(message.get("output")))
+            self._result(text_at(message, "call_id"), message, text_of(message.get("output")))
         elif role == "tool":
-            self._result(text_or_none(message.get("tool_call_id")), message, text_of(message.get("content")))
+            self._result(text_at(message, "tool_call_id"), message, text_of(message.get("content")))
         elif role == "system":
             self.turns.append(Turn(role="system", content=text_of(message.get("content"))))
         elif role == "user":
@@ -126,8 +126,8 @@ class _Reader(AgentTurns):
         extra = fields(message.get("extra"))
         response = message if message.get("object") == "response" else fields(extra.get("response"))
         turn = assistant_turn(message, self._stats, step=len(self.turns))
-        turn.id = text_or_none(response.get("id"))
-        turn.model = text_or_none(response.get("model"))
+        turn.id = text_at(response, "id")
+        turn.model = text_at(response, "model")
         turn.usage = usage_of(response.get("usage"))
         turn.timestamp = time_of(extra.get("timestamp"))
         logged = [fields(action).get("command") for action in items(extra.get("actions"))]
@@ -136,7 +136,7 @@ class _Reader(AgentTurns):
     def _user(self, message: dict[str, Any]) -> None:
         extra = fields(message.get("extra"))
         text = text_of(message.get("content"))
-        interrupt = text_or_none(extra.get("interrupt_type"))
+        interrupt = text_at(extra, "interrupt_type")
         if self.next_is_result and interrupt != "FormatError":
             self._result(self.calls.waiting[0], message, text)
             return
@@ -153,7 +153,7 @@ class _Reader(AgentTurns):
         response = fields(extra.get("response"))
         choice = fields(next(iter(items(response.get("choices"))), None))
         reply = fields(choice.get("message")) or (response if "output" in response else {})
-        if not reply and text_or_none(extra.get("model_response")):
+        if not reply and text_at(extra, "model_response"):
             reply = {"content": extra["model_response"]}
         turn = assistant_turn(reply, self._stats, step=len(self.turns))
         if reply and not (self.turns and self.turns[-1].role == "assistant" and self.turns[-1].content == turn.content):
@@ -167,7 +167,7 @@ class _Reader(AgentTurns):
     def _exit(self, message: dict[str, Any]) -> None:
         extra = fields(message.get("extra"))
         for key in ("exit_status", "submission"):
-            if text_or_none(extra.get(key)):
+            if text_at(extra, key):
                 self.ended[key] = extra[key]
         if extra.get("exit_status") == "Submitted" and len(self.calls.waiting) == 1:
             # The command that submits ends the run: its output is this message.

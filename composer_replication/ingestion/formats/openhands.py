@@ -25,7 +25,7 @@ from composer_replication.ingestion.loose_json import (
     name_of,
     objects,
     reward_of,
-    text_or_none,
+    text_at,
     time_of,
     tool_definition,
     usage_of,
@@ -144,7 +144,7 @@ def _trace(
         else:
             stats.skip("event that is not an object")
     turns = reader.finish()
-    if not any(turn.role == "user" for turn in turns) and turns and text_or_none(row.get("instruction")):
+    if not any(turn.role == "user" for turn in turns) and turns and text_at(row, "instruction"):
         lead = sum(turn.role == "system" for turn in turns)
         reader.insert(lead, Turn(role="user", content=row["instruction"], origin="prompt"))
         turns = reader.finish()
@@ -152,13 +152,13 @@ def _trace(
         stats.skip("history without turns")
         return
     issue, test = fields(row.get("issue")), fields(row.get("test_result"))
-    instance = text_or_none(row.get("instance_id")) or text_or_none(fields(row.get("instance")).get("instance_id"))
-    if instance is None and text_or_none(issue.get("repo")):
+    instance = text_at(row, "instance_id") or text_at(fields(row.get("instance")), "instance_id")
+    if instance is None and text_at(issue, "repo"):
         instance = f"{issue.get('owner')}/{issue['repo']}#{issue.get('number')}"
     meta = {
         "instance_id": instance,
-        "agent": text_or_none(metadata.get("agent_class")),
-        "error": text_or_none(row.get("error")),
+        "agent": text_at(metadata, "agent_class"),
+        "error": text_at(row, "error"),
         "attempt": row.get("attempt"),
         "accumulated_cost": metrics.get("accumulated_cost"),
     }
@@ -166,8 +166,7 @@ def _trace(
         trace_id=trace_id,
         turns=turns,
         source=log.source(NAME, version=reader.version, line=line),
-        model=text_or_none(fields(metadata.get("llm_config")).get("model"))
-        or text_or_none(fields(metadata.get("llm")).get("model")),
+        model=text_at(fields(metadata.get("llm_config")), "model") or text_at(fields(metadata.get("llm")), "model"),
         tools=reader.tools,
         final_reward=reward_of(row, fields(row.get("report")), test, fields(test.get("report"))),
         meta=known(meta),
@@ -178,7 +177,7 @@ def _usages(metrics: dict[str, Any]) -> dict[str, Usage]:
     """Tokens of each reply of the model, by its id."""
     found: dict[str, Usage] = {}
     for record in items(metrics.get("token_usages")):
-        reply, usage = text_or_none(fields(record).get("response_id")), usage_of(record)
+        reply, usage = text_at(fields(record), "response_id"), usage_of(record)
         if reply is not None and usage is not None:
             found[reply] = usage
     return found
@@ -257,17 +256,17 @@ class _Reader:
         text = text_of(message.get("content")) or text_of(args.get("thought"))
         if action == "message":
             text = text_of(args.get("content")) or text
-        turn = self._reply(event, text_or_none(response.get("id")), text, thinking_of(message))
-        turn.model = turn.model or text_or_none(response.get("model"))
+        turn = self._reply(event, text_at(response, "id"), text, thinking_of(message))
+        turn.model = turn.model or text_at(response, "model")
         spent = self._spent(event)
         turn.usage = turn.usage or usage_of(response.get("usage")) or spent
         if action == "message" and not metadata:
             return
-        call_id = text_or_none(metadata.get("tool_call_id"))
+        call_id = text_at(metadata, "tool_call_id")
         given = [one for one in items(message.get("tool_calls")) if call_id and fields(one).get("id") == call_id]
         call = call_of(given[0], "") if given else None
         if call is None or not call.name:
-            name = text_or_none(metadata.get("function_name")) or _FUNCTIONS.get(action, action)
+            name = text_at(metadata, "function_name") or _FUNCTIONS.get(action, action)
             own_id = f"call_{len(self._turns) - 1}_{len(turn.tool_calls)}"
             call = ToolCall(id=call_id or own_id, name=name, arguments=_arguments(args))
         self._make(turn, call, event)
@@ -300,7 +299,7 @@ class _Reader:
             self._result(
                 event,
                 "".join(text_of(text) for text in texts),
-                text_or_none(fields(event.get("tool_call_metadata")).get("tool_call_id")),
+                text_at(fields(event.get("tool_call_metadata")), "tool_call_id"),
                 cause=event.get("cause"),
                 failed=failed or any(is_nonzero(code) for code in codes),
             )
@@ -308,7 +307,7 @@ class _Reader:
     # Version 1
 
     def _add_kind(self, event: dict[str, Any], kind: str) -> None:
-        call_id = text_or_none(event.get("tool_call_id"))
+        call_id = text_at(event, "tool_call_id")
         cause = event.get("action_id")
         if kind == "SystemPromptEvent":
             self.tools = [tool for one in items(event.get("tools")) if (tool := tool_definition(one))] or self.tools
@@ -345,16 +344,16 @@ class _Reader:
         if event.get("source") != "agent" and message.get("role") != "assistant":
             self._put(Turn(role="user", content=text, origin="prompt"), event)
             return
-        self._reply(event, text_or_none(event.get("llm_response_id")), text, thinking_of(message))
+        self._reply(event, text_at(event, "llm_response_id"), text, thinking_of(message))
 
     def _action_event(self, event: dict[str, Any], call_id: str | None) -> None:
-        reply = text_or_none(event.get("llm_response_id"))
+        reply = text_at(event, "llm_response_id")
         turn = self._reply(event, reply, text_of(event.get("thought")), thinking_of(event))
         own_id = call_id or f"call_{len(self._turns) - 1}_{len(turn.tool_calls)}"
         call = call_of(event.get("tool_call"), own_id)
         if not call.name:
             given = {key: value for key, value in fields(event.get("action")).items() if key != "kind"}
-            name = text_or_none(event.get("tool_name")) or text_or_none(fields(event.get("action")).get("kind"))
+            name = text_at(event, "tool_name") or text_at(fields(event.get("action")), "kind")
             call = ToolCall(id=own_id, name=name or "unknown", arguments=given)
         self._make(turn, call, event)
 

@@ -14,7 +14,7 @@ from composer_replication.ingestion.chat_conversation import AgentTurns
 from composer_replication.ingestion.chat_messages import assistant_turn, text_of
 from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.loose_json import fields, items, known, name_of, objects, reward_of, text_or_none
+from composer_replication.ingestion.loose_json import fields, items, known, name_of, objects, reward_of, text_at
 from composer_replication.ingestion.shell_commands import PROTOCOLS
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Turn, parse_arguments
@@ -60,7 +60,7 @@ def _run(
     steps = _objects(run.get("trajectory"), "step", stats)
     by_agent: dict[str, list[dict[str, Any]]] = {}
     for entry in _objects(run.get("history"), "history entry", stats):
-        by_agent.setdefault(text_or_none(entry.get("agent")) or "", []).append(entry)
+        by_agent.setdefault(text_at(entry, "agent") or "", []).append(entry)
     for agent, entries in list(by_agent.items()):
         if all(entry.get("is_demo") is True for entry in entries):
             # A demonstration under another agent's name is in nobody's context.
@@ -106,20 +106,20 @@ class _Description:
         config, _ = parse_arguments(run.get("replay_config") or root.get("replay_config"))
         agent = fields(config.get("agent"))
         problem = fields(config.get("problem_statement"))
-        declared = text_or_none(fields(fields(agent.get("tools")).get("parse_function")).get("type"))
+        declared = text_at(fields(fields(agent.get("tools")).get("parse_function")), "type")
         self._protocols = (declared,) if declared in PROTOCOLS else ("thought_action", "xml_thought_action")
         state, _ = parse_arguments(steps[0].get("state") if steps else None)
-        self._version = text_or_none(info.get("swe_agent_version"))
-        self._model = text_or_none(fields(agent.get("model")).get("name"))
-        self._cwd = text_or_none(state.get("working_dir"))
+        self._version = text_at(info, "swe_agent_version")
+        self._model = text_at(fields(agent.get("model")), "name")
+        self._cwd = text_at(state, "working_dir")
         self._reward = reward_of(info, run, root)
         self._meta = known(
             {
-                "instance_id": text_or_none(problem.get("id")) or text_or_none(root.get("instance_id")),
-                "exit_status": text_or_none(info.get("exit_status")),
-                "submission": text_or_none(info.get("submission")),
+                "instance_id": text_at(problem, "id") or text_at(root, "instance_id"),
+                "exit_status": text_at(info, "exit_status"),
+                "submission": text_at(info, "submission"),
                 "model_stats": info.get("model_stats"),
-                "environment": text_or_none(run.get("environment")),
+                "environment": text_at(run, "environment"),
             }
         )
 
@@ -174,7 +174,7 @@ class _Reader(AgentTurns):
                 self.turns.append(Turn(role=message["role"], content=text_of(message.get("content")), origin=origin))
         for step in steps:
             text = text_of(step.get("response")) or text_of(step.get("thought"))
-            if not text and not text_or_none(step.get("action")):
+            if not text and not text_at(step, "action"):
                 self._stats.skip("step without a reply")
                 continue
             self._assistant({**step, "content": text}, None)
@@ -242,7 +242,7 @@ class _Reader(AgentTurns):
             return
         if entry.get("role") == "tool":
             given = [one for one in items(entry.get("tool_call_ids")) if isinstance(one, str)]
-            self.result(given[0] if given else text_or_none(entry.get("tool_call_id")), text, origin=demo)
+            self.result(given[0] if given else text_at(entry, "tool_call_id"), text, origin=demo)
         elif self.next_is_result:
             self.result(self.calls.waiting[0], text, origin=demo)
         else:
