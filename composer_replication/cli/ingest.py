@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 def ingest(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATHS...", help="Logs: files, folders (searched to the bottom), globs."),
+        typer.Argument(metavar="PATHS...", help="Logs: files, folders (searched recursively), globs."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Where the traces go. Made if missing."),
+        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Output folder. Created if missing."),
     ] = None,
     explain: Annotated[
         Path | None,
@@ -60,7 +60,7 @@ def ingest(
     ] = False,
     around: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="How many turns to show before and after each error; 1 if not given."),
+        typer.Option(min=0, metavar="N", help="Number of turns to show before and after each error (default 1)."),
     ] = None,
     kinds: Annotated[
         list[str] | None,
@@ -75,22 +75,24 @@ def ingest(
     ] = False,
     redact: Annotated[
         bool,
-        typer.Option("--redact/--no-redact", help="Replace secrets and personal data. Keep it on for what is shared."),
+        typer.Option(
+            "--redact/--no-redact", help="Replace secrets and personal data. Keep this on for anything you share."
+        ),
     ] = True,
     processes: Annotated[
-        int | None, typer.Option("--processes", "-p", min=1, help="How many read at once; one per core if not given.")
+        int | None, typer.Option("--processes", "-p", min=1, help="Number of worker processes (default: one per core).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Read agent logs and write clean, linear, redacted traces with every tool error found and classified.
 
     The format of a log is found by its content: Claude Code, Codex CLI, OpenAI chat JSONL, Harbor ATIF, SWE-agent,
-    mini-swe-agent, OpenHands, OpenTelemetry GenAI and OpenInference. Everything that is passed over is counted.
+    mini-swe-agent, OpenHands, OpenTelemetry GenAI and OpenInference. Everything that is skipped is counted.
 
     DIR/traces holds a JSONL file per log, DIR/manifest.jsonl what was read: a second run reads only what changed. The
     manifest names your files by their paths; traces do not. --stats and --hints take logs, or such a DIR.
 
-    Exit code 1: a log could not be read, there was none, no error is of a --kind or --tool that was asked for, or the
+    Exit code 1: a log could not be read, there was none, no error has the given --kind or --tool, or the
     audit found a difference.
     """
     from composer_replication.ingestion.error_views import SiteFilter
@@ -133,7 +135,7 @@ def ingest(
     elif hints:
         _hints(paths or [], options, chosen, as_json=as_json)
     elif output is None:
-        raise typer.BadParameter("-o DIR is missing: it says where the traces go")
+        raise typer.BadParameter("-o DIR is missing: the output folder for the traces")
     else:
         _ingest(paths or [], output, options, processes=processes, as_json=as_json)
 
@@ -179,7 +181,7 @@ def _no_log(paths: list[str], files: int) -> ValueError:
     from composer_replication.ingestion.formats import format_names
 
     known = ", ".join(format_names())
-    return ValueError(f"no log behind {', '.join(paths)}: none of {files} files is of a known format ({known})")
+    return ValueError(f"no log in {', '.join(paths)}: none of {files} files is in a recognized log format ({known})")
 
 
 def _console() -> Console:
@@ -206,7 +208,7 @@ def _audit(paths: list[str], *, as_json: bool) -> None:
         files = find_files(paths)
     audits = [audit for file in files if (audit := audit_file(file)) is not None]
     if not audits:
-        raise ValueError(f"no Claude Code log behind {', '.join(paths)}")
+        raise ValueError(f"no Claude Code log in {', '.join(paths)}")
     if as_json:
         rows: list[dict[str, Any]] = [
             {**vars(audit), "path": os.fspath(audit.path), "holds": audit.holds} for audit in audits

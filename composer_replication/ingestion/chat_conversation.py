@@ -1,4 +1,4 @@
-"""Which call a result answers, in logs that leave ids out or use them again."""
+"""Messages of chats and agents to turns, each result after the call it answers."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class OpenCalls:
         self._latest: dict[str, str] = {}
 
     def made(self, turn: Turn) -> None:
-        """Take in the calls of a new turn; calls of earlier turns wait no longer for results that have no id."""
+        """Add the calls of a new turn. Calls of earlier turns no longer wait for results without an id."""
         self.waiting = []
         for call in turn.tool_calls:
             self.add(call)
 
     def add(self, call: ToolCall) -> None:
-        """Take in one more call of the latest turn."""
+        """Add one more call of the latest turn."""
         logged = call.id
         call.id = distinct_id(logged, self._logged)
         self._logged[call.id] = logged
@@ -144,13 +144,13 @@ ROLES: dict[str, Role] = {
     "function_response": "tool",
     "tool_response": "tool",
 }
-"""Whose message it is, by the names that chat logs have for it."""
+"""The role of a message, by the names that chat logs use."""
 # Items of one response are paragraphs of their own.
 _BETWEEN_ITEMS = "\n\n"
 
 
 class Conversation:
-    """Messages and items, taken one by one, to turns: a call's results end up behind the turn that made it.
+    """Messages and items in OpenAI's forms, taken one by one, to turns. Results follow the turn that made the call.
 
     Items of one response (reasoning, text, calls) are one turn; it ends at a result or another's message, or with
     `close`. `context` are the turns in the model's view, without results; `rewind` takes it back to an earlier length.
@@ -177,7 +177,7 @@ class Conversation:
         return len(self._entries)
 
     def take(self, item: Any, line: int, timestamp: str | None = None) -> str | None:
-        """Add a message or an item. Returns why it was passed over, or None."""
+        """Add a message or an item. Returns why it was skipped, or None."""
         if not isinstance(item, dict):
             return "not a message"
         timestamp = timestamp or text_at(item, "timestamp")
@@ -205,17 +205,17 @@ class Conversation:
             self._stats.skipped["tool call that is not the assistant's"] += calls
         if role == "tool":
             return self._take_tool(item, content, line, timestamp)
-        passed_over = None
+        skipped_as = None
         if role == "user" and isinstance(content, list):
-            content, passed_over = self._take_results_in(content, line, timestamp)
+            content, skipped_as = self._take_results_in(content, line, timestamp)
         if content is None:
-            return passed_over if item.get("content") else "message without content"
+            return skipped_as if item.get("content") else "message without content"
         origin = (self._origin(content) if self._origin else "prompt") if role == "user" else None
         self.add(Turn(role=role, content=text_of(content), origin=origin, timestamp=timestamp, line=line))
-        return passed_over
+        return skipped_as
 
     def add(self, turn: Turn) -> None:
-        """Put a turn behind what is in view."""
+        """Append a turn to the context."""
         self._open = None
         turn.repeats = turn.repeats or self.copying
         if self._jumped:
@@ -240,7 +240,7 @@ class Conversation:
             self._jumped = True
 
     def turns(self) -> list[Turn]:
-        """All turns, results behind their calls."""
+        """Return all turns, results after their calls."""
         ordered: list[Turn] = []
         ends: dict[int, int] = {}
         for entry in self._entries:
@@ -295,15 +295,15 @@ class Conversation:
         self, item: dict[str, Any], parts: list[Any], kind: str, line: int, timestamp: str | None
     ) -> str | None:
         """A message that has the results of its calls, too: what the model says after them is another turn."""
-        passed_over = None
+        skipped_as = None
         for are_results, group in groupby(parts, lambda part: _is(part, "tool_result")):
             if are_results:
                 reason = self._take_results_in(list(group), line, timestamp)[1]
             else:
                 reason = self._take_assistant({**item, "content": list(group)}, kind, line, timestamp)
                 item = {}  # what stands beside the content belongs to the first turn
-            passed_over = passed_over or reason
-        return passed_over
+            skipped_as = skipped_as or reason
+        return skipped_as
 
     def _read_calls(self, turn: Turn) -> bool:
         """Take the calls between tags that a turn's text ends with; False if there are none."""
@@ -354,16 +354,16 @@ class Conversation:
         if isinstance(content, str):
             content = split_results(content) or content
         if isinstance(content, list):
-            content, passed_over = self._take_results_in(content, line, timestamp, call_id, is_error)
+            content, skipped_as = self._take_results_in(content, line, timestamp, call_id, is_error)
             if content is None:
-                return passed_over
+                return skipped_as
         return self._answer(call_id, content, is_error, line, timestamp, name=text_at(item, "name"))
 
     def _take_results_in(
         self, parts: list[Any], line: int, timestamp: str | None, call_id: str | None = None, failed: bool = False
     ) -> tuple[Any, str | None]:
         """Results may stand among the parts of a message, as Anthropic has them. Returns what else is in it."""
-        passed_over = None
+        skipped_as = None
         rest = []
         for part in parts:
             if _is(part, "tool_result"):
@@ -375,10 +375,10 @@ class Conversation:
                     timestamp,
                     name=text_at(part, "name"),
                 )
-                passed_over = passed_over or reason
+                skipped_as = skipped_as or reason
             else:
                 rest.append(part)
-        return (rest or None if len(rest) < len(parts) else parts), passed_over
+        return (rest or None if len(rest) < len(parts) else parts), skipped_as
 
     def _answer(
         self,

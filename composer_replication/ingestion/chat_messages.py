@@ -1,4 +1,9 @@
-"""The pieces of a message in OpenAI's forms, of the chat API and the Responses API: text, thinking, calls."""
+"""The parts of a chat message: text, thinking, calls and results, in OpenAI's, Anthropic's and training sets' forms.
+
+Training sets have a part's payload under `value`, as an object or as its JSON text (Axolotl, LLaMA-Factory). The AI SDK
+has other names for the fields, and its UI messages have a call and its result in one part. ShareGPT has calls and
+results in texts, between tags.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import ToolCall, Turn, dump_json, parse_arguments
 
 THOUGHTS = ("thinking", "reasoning", "reasoning_text", "redacted_thinking", "summary_text")
-# Parts of a content that a turn holds elsewhere, or that nobody can read.
+# Parts of a content that a turn holds elsewhere, or that cannot be read.
 _NO_TEXT = (*THOUGHTS, "encrypted_content", "tool_use")
 MEDIA = ("image", "audio", "file", "video")
 FREEFORM = ("custom", "custom_tool_call")
@@ -28,7 +33,7 @@ FREEFORM = ("custom", "custom_tool_call")
 
 
 def text_of(content: Any, *, levels: int = 4) -> str:
-    """The text of a message's content: a string, parts, or null. A part that is no text leaves its kind, as `[image]`.
+    """The text of a message's content: a string, parts, or null. Other parts leave their kind, as `[image]`.
 
     Thinking and calls among the parts are left out: `thinking_of` and `calls_in` have them. An object of no kind is
     given as JSON, and so is any other value; lists inside more than `levels` others are `[content]`, and so is what is
@@ -60,7 +65,7 @@ def _part_text(part: dict[str, Any], levels: int) -> str:
 
 
 def json_of(value: Any) -> str:
-    """What a tool returned, as JSON; `[content]` if it is nested too deeply."""
+    """Return a tool's output as JSON; `[content]` if it is nested too deeply."""
     try:
         return dump_json(value)
     except RecursionError:
@@ -211,10 +216,10 @@ def is_part(content: Any, *, of_tool: bool) -> bool:
 def plain_parts(parts: list[Any], skipped: Counter[str]) -> list[Any]:
     """The parts of a content, calls as `tool_use` and results as `tool_result`, as Anthropic has them.
 
-    Parts of an unknown type stay, and are counted in `skipped`, as are calls that are none.
+    Parts of an unknown type stay, and are counted in `skipped`, as are calls without a name.
     """
     plain: list[Any] = []
-    results: list[Any] = []  # of the calls of one step, which stand behind them all
+    results: list[Any] = []  # of the calls of one step, which come after all of them
     step = None
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
@@ -283,7 +288,7 @@ def _text(part: dict[str, Any], kind: str, skipped: Counter[str]) -> list[Any]:
 
 
 def calls_in_value(value: Any, skipped: Counter[str], *, of: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """A call, or a list of them, as objects or as text; what is none is counted. `of` may have the call's id."""
+    """A call, or a list of them, as objects or as text; anything else is counted. `of` may have the call's id."""
     given = _loosely_decoded(value)
     found = [_call(one, of or {}) for one in (given if isinstance(given, list) else [given])]
     calls = [call for call in found if call is not None]

@@ -19,7 +19,7 @@ SYSTEM_PROMPT = (
     "and run commands through the tools you are given. Look before you edit, make the smallest change that does the "
     "job, check that it works, and say briefly what you did."
 )
-"""Put first in every history: Claude Code does not log its own system prompt."""
+"""The first message of every history: Claude Code does not log its own system prompt."""
 
 
 class ClaudeCodeIngester:
@@ -27,8 +27,8 @@ class ClaudeCodeIngester:
 
     Args:
         system_prompt: the first message of every history; an empty one leaves it out.
-        skip_sidechain: pass over sub-agents (files named `agent-*.jsonl`, records with `isSidechain`, records that
-            are embedded in progress records). If False, each becomes a trace behind the session's own.
+        skip_sidechain: skip sub-agents (files named `agent-*.jsonl`, records with `isSidechain`, records that
+            are embedded in progress records). If False, each becomes a trace after the session's own.
         strip_thinking: leave `[THINKING]` blocks out of the histories; they stay in `student_action`.
         max_history_tokens: drop the oldest messages of a history until it fits (see `Trace.states`).
         count_tokens: counts the tokens of a text for `max_history_tokens`; without it a token is four bytes.
@@ -53,7 +53,7 @@ class ClaudeCodeIngester:
         self.last_stats = IngestionStats()
 
     def traces(self, path: str | Path) -> Iterator[Trace]:
-        """The file's traces, their errors classified: the session's own, and its sub-agents' if they are wanted.
+        """Yield the file's traces with their errors classified: the session's own, then its sub-agents' if wanted.
 
         Replaces `last_stats`.
         """
@@ -66,7 +66,7 @@ class ClaudeCodeIngester:
             yield trace
 
     def ingest(self, path: str | Path) -> Iterator[TraceState]:
-        """The file's states, with plain lists of messages. `state_id` is `{file's stem}::{number of the turn}`.
+        """Yield the file's states, with plain lists of messages. `state_id` is `{file's stem}::{number of the turn}`.
 
         Replaces `last_stats`. Holding all states of a long session at once holds a list of its messages for each; the
         states of `traces(...)` share one.

@@ -1,4 +1,4 @@
-"""Where a trace went wrong: one walk over its calls, which all views of errors share."""
+"""Views of marked traces: error sites, counts of errors, traces turn by turn, and the hints that training gives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.command_output import first_line, telling_line
 from composer_replication.hint_generator.envelope import open_envelope
 from composer_replication.hint_generator.layers import LayeredHints, as_collator_hint
-from composer_replication.ingestion.formats.otel.spans import nanoseconds
+from composer_replication.ingestion.loose_json import nanoseconds
 from composer_replication.traces import ToolCall, Trace, Turn, dump_json
 
 _hint = as_collator_hint(LayeredHints())
@@ -75,7 +75,7 @@ def hint_of(turn: Turn) -> str | None:
 
 
 def call_sites(trace: Trace) -> Iterator[CallSite]:
-    """Every call of a trace, and every error without one. Copies of another file's turns are left out."""
+    """Yield every call of a trace, and every error without a call. Copies of another file's turns are left out."""
     turns = trace.turns
     answers = {turn.tool_call_id: index for index, turn in enumerate(turns) if turn.role == "tool"}
     unclaimed = dict(answers)
@@ -100,14 +100,14 @@ def call_sites(trace: Trace) -> Iterator[CallSite]:
 
 
 class SiteFilter:
-    """The sites of some kinds and tools (empty: of all), where something went wrong."""
+    """Selects the error sites of some kinds and tools; empty means all."""
 
     def __init__(self, kinds: Collection[str] = (), tools: Collection[str] = ()) -> None:
         self._kinds, self._tools = set(kinds), set(tools)
         self._seen: dict[str, Counter[str]] = {"kind": Counter(), "tool": Counter()}
 
     def sites(self, trace: Trace) -> list[CallSite]:
-        """A trace's sites that are wanted."""
+        """Return the selected sites of a trace."""
         wanted = []
         failures: dict[tuple[int, str], None] = {}
         for site in call_sites(trace):
@@ -121,10 +121,10 @@ class SiteFilter:
         return wanted
 
     def check(self) -> None:
-        """Call it when all traces were seen.
+        """Check the selection after all traces were seen.
 
         Raises:
-            ValueError: a kind or a tool was asked for that has no error in any of them.
+            ValueError: no error is of a kind or tool that was asked for.
         """
         for what, asked in (("kind", self._kinds), ("tool", self._tools)):
             seen = self._seen[what]
@@ -160,11 +160,11 @@ class ErrorTable:
                 kinds[site.failed_as] += 1
 
     def rows(self) -> list[dict[str, Any]]:
-        """The whole cross-table."""
+        """Return one row per project, tool and model."""
         return _rows(SIDES, self._cells)
 
     def by(self, side: Side) -> list[dict[str, Any]]:
-        """One side of it, the others summed up."""
+        """Return one row per value of one side, summed over the others."""
         summed: dict[tuple[str, ...], tuple[Counter[str], Counter[str]]] = {}
         for cell, (figures, kinds) in self._cells.items():
             sums = summed.setdefault((cell[SIDES.index(side)],), (Counter(), Counter()))
@@ -217,10 +217,10 @@ class ExplainedTokens(TypedDict):
 
 
 class ExplainedTurn(TypedDict, total=False):
-    """What is shown of a turn.
+    """A turn as `--explain` shows it.
 
-    Of a result, `text` is the line that tells most, `lines` and `characters` are the size of the whole. `seconds` have
-    passed since the last turn with a time. `charged_to` and `reported_by` are indices of turns.
+    Of a result, `text` is the line that tells most, `lines` and `characters` are the size of the whole. `seconds` is
+    the time since the last turn with a timestamp. `charged_to` and `reported_by` are indices of turns.
     """
 
     index: int
@@ -249,7 +249,7 @@ class ExplainedTurn(TypedDict, total=False):
 
 
 class ExplainedTrace(TypedDict):
-    """What is shown of a trace."""
+    """A trace as `--explain` shows it."""
 
     trace_id: str
     format: str
@@ -258,7 +258,7 @@ class ExplainedTrace(TypedDict):
 
 
 def explain_trace(trace: Trace) -> ExplainedTrace:
-    """Turns in order, shortened; assistant turns that went wrong carry `tool_error` and, if there is one, `hint`."""
+    """Describe a trace turn by turn, shortened. Assistant turns with an error carry `tool_error`, and `hint` if any."""
     sites = list(call_sites(trace))
     answered = {site.answer_index: site for site in sites}
     reported = {site.index: site.reported_by for site in sites if site.reported_by is not None}
@@ -281,7 +281,7 @@ def explain_trace(trace: Trace) -> ExplainedTrace:
 
 
 def with_neighbours(indices: Iterable[int], around: int, count: int) -> list[int]:
-    """These indices and those up to `around` away, in order, of `count` in all."""
+    """Return these indices and their neighbours up to `around` away, in order, of `count` in all."""
     near = {near for index in indices for near in range(index - around, index + around + 1)}
     return sorted(near & set(range(count)))
 
@@ -374,7 +374,7 @@ class ListedHint(TypedDict):
 
 
 class HintList:
-    """The hints of many traces, and how much went without one."""
+    """The hints of many traces, and the number of errors without one."""
 
     def __init__(self) -> None:
         self.hints: list[ListedHint] = []
@@ -382,7 +382,7 @@ class HintList:
         self.outcomes_not_charged = 0
 
     def add(self, trace: Trace, sites: Iterable[CallSite]) -> None:
-        """Take in the sites of a trace."""
+        """Add the hints of a trace's sites."""
         for site in sites:
             if site.answer is not None and site.answer.outcome and not site.answer.charged_to:
                 self.outcomes_not_charged += 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from composer_replication.ingestion.log_file import decode_value
@@ -72,6 +73,55 @@ def time_of(value: Any) -> str | None:
         return None
 
 
+def nanoseconds(given: Any) -> int | None:
+    """A time as nanoseconds since 1970: ISO text, seconds to nanoseconds by their size, or `[seconds, nanos]`."""
+    if isinstance(given, str):
+        try:
+            given = float(given) if "." in given else int(given)
+        except ValueError:
+            return _from_iso(given)
+    if isinstance(given, list) and len(given) == 2 and all(isinstance(part, int) for part in given):
+        return int(given[0]) * 10**9 + int(given[1])
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 2**64:
+        return None
+    scale = next(scale for limit, scale in ((1e11, 10**9), (1e14, 10**6), (1e17, 10**3), (2e19, 1)) if given < limit)
+    return int(given * scale)
+
+
+_ISO_TIME = re.compile(
+    r"(\d{4})-?(\d\d)-?(\d\d)"
+    r"(?:[Tt ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)? ?(?:[Zz]|([+-])(\d\d)(?::?(\d\d))?)?)?",
+    re.ASCII,
+)
+
+
+def _from_iso(text: str) -> int | None:
+    """Read by hand: before Python 3.11, `fromisoformat` refuses `Z`, `+0000`, and nanoseconds."""
+    match = _ISO_TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    *parts, fraction, sign, hours, minutes = match.groups()
+    year, month, day, hour, minute, second = (int(part or 0) for part in parts)
+    try:
+        offset = timezone(timedelta(hours=int(hours or 0), minutes=int(minutes or 0)) * (-1 if sign == "-" else 1))
+        time = datetime(year, month, day, hour, minute, second, tzinfo=offset)
+    except ValueError:
+        return None
+    return int(time.timestamp()) * 10**9 + int((fraction or "0")[:9].ljust(9, "0"))
+
+
+def iso_time(time: int | None) -> str | None:
+    """Nanoseconds as ISO text in UTC."""
+    if time is None:
+        return None
+    seconds, rest = divmod(time, 10**9)
+    try:
+        whole = datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=rest // 1000)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return whole.isoformat().replace("+00:00", "Z")
+
+
 def decoded(value: Any) -> Any:
     """A value that may be JSON text; `UNREADABLE` if it is text, but not JSON."""
     return decode_value(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else value
@@ -91,7 +141,7 @@ def known(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def usage_of(given: Any) -> Usage | None:
-    """Token counts as any of the providers name them; None if there are none."""
+    """Return token counts, whichever names the provider or harness uses; None if there are none."""
     record = fields(given)
     details = fields(record.get("prompt_tokens_details")) or fields(record.get("input_tokens_details"))
     extra = fields(record.get("extra"))
@@ -123,9 +173,9 @@ def usage_of(given: Any) -> Usage | None:
 
 
 VERDICTS = ("resolved", "success", "reward")
-"""Where agent harnesses write whether the task was solved."""
+"""Keys under which agent harnesses write whether the task was solved."""
 SCORES = ("reward", "final_reward", "score", "label")
-"""Where rows of data sets have what a conversation is worth."""
+"""Keys under which rows of data sets score a conversation."""
 
 
 def reward_of(*records: dict[str, Any], keys: tuple[str, ...] = VERDICTS) -> float | None:

@@ -75,7 +75,7 @@ class EveryTrace:
 
     @property
     def sources(self) -> int:
-        """How many files and folders of traces there are to read."""
+        """The number of files and folders of traces to read."""
         return len(self._folders) + len(self.files)
 
     def _read(self, path: Path) -> Iterator[Trace]:

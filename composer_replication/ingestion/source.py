@@ -1,4 +1,8 @@
-"""One log file to its output: found out what it is, read, redacted, written, and entered in the manifest."""
+"""Turn one log file into its output and manifest entry, and decide which file owns a turn that several files hold.
+
+A session that was resumed or forked begins with a copy of the one it came from. Each turn belongs to one file. In the
+others it stays as context, marked `repeats`, and is not a state of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +24,25 @@ from composer_replication.traces import Trace
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """How logs become traces on disk."""
+    """Options of writing traces."""
 
     subagents: bool = False
     redact: bool = True
 
     @property
     def settings(self) -> str:
-        """What an output depends on besides its source."""
+        """A text of everything that an output depends on besides its source."""
         return f"{_code_digest()}/subagents={self.subagents}/redact={self.redact}"
 
     @property
     def settings_without_log(self) -> str:
-        """What it depends on that a file is no log: a format that is added later may know it."""
+        """The same for a file that is not a log: a format that is added later may recognize it."""
         return f"{self.settings}/{','.join(format_names())}"
 
 
 @cache
 def _code_digest() -> str:
-    """A hash of the code that makes traces: what another version read, classified or redacted is read again."""
+    """A hash of the code that makes traces: the output of another version is made again."""
     package = Path(__file__).parents[1]
     files = [package / "traces.py", *(package / "ingestion").rglob("*.py"), *(package / "hint_generator").rglob("*.py")]
     content = b"".join(file.read_bytes() for file in sorted(files))
@@ -47,7 +51,7 @@ def _code_digest() -> str:
 
 @dataclass
 class Outcome:
-    """What a task found out about a source."""
+    """The result of reading a source."""
 
     entry: ManifestEntry
     is_new: bool = False
@@ -56,7 +60,7 @@ class Outcome:
 
 
 def ingest_source(file: Path, earlier: ManifestEntry | None, store: TraceStore, options: IngestOptions) -> Outcome:
-    """One file to its output. What goes wrong with it is its entry's `reason`; traces of an earlier run then stay.
+    """Write one file's traces. If that fails, the entry has the `reason`, and traces of an earlier run stay.
 
     Raises:
         OutputError: the output cannot be written.
@@ -91,7 +95,7 @@ def ingest_source(file: Path, earlier: ManifestEntry | None, store: TraceStore, 
 def failed_source(
     file: Path, earlier: ManifestEntry | None, reason: str, store: TraceStore, options: IngestOptions
 ) -> Outcome:
-    """The outcome of a source that could not be read. Earlier traces are kept if they are such as are wanted now."""
+    """Return the outcome of a source that could not be read. Earlier traces with the same settings are kept."""
     source = source_name(file)
     if earlier is not None and earlier.settings == options.settings and store.has(earlier.output):
         return Outcome(msgspec.structs.replace(earlier, source=source, status="failed", reason=reason))
@@ -99,7 +103,7 @@ def failed_source(
 
 
 def is_current(entry: ManifestEntry, file: Path, options: IngestOptions, store: TraceStore) -> bool:
-    """Whether a source is as it was, by its size and time; nothing is read."""
+    """Whether a source is unchanged, by its size and time. Nothing is read."""
     try:
         status = file.stat()
     except OSError:
@@ -111,7 +115,7 @@ def is_current(entry: ManifestEntry, file: Path, options: IngestOptions, store: 
 def _finished(
     log_format: LogFormat, log: LogFile, options: IngestOptions, stats: IngestionStats, entry: ManifestEntry
 ) -> Iterator[Trace]:
-    """The traces of a log as they are written: with ids that are unique among sources, and redacted."""
+    """Yield the traces of a log as they are written: redacted, and with ids that are unique among sources."""
     if options.redact:
         # Its pattern libraries take a while to load, in every process.
         from composer_replication.ingestion.redaction import redact_trace
@@ -155,7 +159,7 @@ def _is_usable(entry: ManifestEntry, options: IngestOptions, store: TraceStore) 
 
 
 def source_name(file: Path) -> str:
-    """How a source is called in the manifest."""
+    """Return the name of a source in the manifest."""
     absolute = os.path.abspath(file)  # noqa: PTH100 - links in a path are kept, so that a source has the name it was given
     return printable(absolute)
 
@@ -166,7 +170,7 @@ def own_turns(trace: Trace) -> Iterable[str]:
 
 
 def mark_repeats(trace: Trace, elsewhere: Collection[str]) -> int:
-    """Mark the turns that another file has; returns how many were marked. Nothing is to be learnt from them here."""
+    """Mark the turns that another file owns, so that training ignores them here. Returns how many were marked."""
     marked = 0
     for turn in trace.turns:
         if turn.role == "assistant" and not turn.repeats and turn.id in elsewhere:
@@ -177,7 +181,7 @@ def mark_repeats(trace: Trace, elsewhere: Collection[str]) -> int:
 
 
 def has_own_turns(trace: Trace) -> bool:
-    """Whether anything is left to learn from."""
+    """Whether the trace has a turn to train on."""
     return any(turn.role == "assistant" and not turn.repeats for turn in trace.turns)
 
 
@@ -205,7 +209,7 @@ def has_orphans(entry: ManifestEntry, owners: Mapping[str, str]) -> bool:
 
 
 def settle(entry: ManifestEntry, owners: Mapping[str, str], store: TraceStore) -> bool:
-    """Make a source's output and entry agree with who owns its turns; returns whether anything had to be changed.
+    """Update a source's output and entry for the owners of its turns. Returns whether anything changed.
 
     Traces without a turn of their own are left out. Doing it again changes nothing.
     """

@@ -58,7 +58,7 @@ def test_the_summary(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
     figures = dict(row for row in rows if len(row) == 2)
     assert figures["files that are logs"] == figures["claude_code"] == "3"
-    assert figures["files that are none"] == "1"
+    assert figures["files that are not logs"] == "1"
     assert figures["of the student (states)"] == figures["tool calls"] == figures["tool results"] == "5"
     assert figures["copied from another file"] == "1"
     assert (figures["turns"], figures["records"]) == ("18", "18")
@@ -132,13 +132,13 @@ def test_bad_usage_is_one_line_and_exit_code_2(
     ("arguments", "message"),
     [
         (["--explain", "NOTES"], "is not in a recognized log format (claude_code"),
-        (["--audit", "NOTES"], "no Claude Code log behind"),
-        (["EMPTY", "-o", "OUT"], "no log behind"),
-        (["--stats", "NOTES"], "is of a known format (claude_code"),
-        (["--hints", "EMPTY"], "no log behind"),
+        (["--audit", "NOTES"], "no Claude Code log in"),
+        (["EMPTY", "-o", "OUT"], "no log in"),
+        (["--stats", "NOTES"], "is in a recognized log format (claude_code"),
+        (["--hints", "EMPTY"], "no log in"),
         (["--hints", "LOGS", "--kind", "timeout"], "no error of kind timeout here; there are none at all"),
         (["--explain", "LOGS/s1.jsonl", "--tool", "Bash"], "no error of tool Bash here; there are none at all"),
-        (["NOTES", "-o", "OUT"], "none of 1 files is of a known format (claude_code"),
+        (["NOTES", "-o", "OUT"], "none of 1 files is in a recognized log format (claude_code"),
         (["LOGS", "-o", "NOTES/deeper"], "Not a directory; traces need a folder that can be written"),
     ],
 )

@@ -32,7 +32,8 @@ from composer_replication.ingestion import LogFile
 from composer_replication.ingestion.formats import Head
 from composer_replication.ingestion.formats.otel import sniff
 from composer_replication.ingestion.formats.otel.messages import read_message
-from composer_replication.ingestion.formats.otel.spans import grow, items_at, look, nanoseconds
+from composer_replication.ingestion.formats.otel.spans import grow, items_at, look
+from composer_replication.ingestion.loose_json import nanoseconds
 from composer_replication.traces import Trace, Usage
 
 FIXTURES = Path(__file__).parent / "fixtures" / "otel"

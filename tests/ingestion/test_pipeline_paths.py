@@ -70,7 +70,7 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
 def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for path in ("nowhere", "*.none", "link"):
-        with pytest.raises(NoSuchPathError, match=r"there is no such file|leads nowhere"):
+        with pytest.raises(NoSuchPathError, match=r"there is no such file|the link is broken"):
             ingest(tmp_path / path, into=tmp_path / "out")
     for path in ("", "/dev/null"):
         with pytest.raises(NoSuchPathError):

@@ -56,13 +56,13 @@ _OBJECT = re.compile(rb'\{\s*"')
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a user may choose about reading, in any format."""
+    """Options of reading, in any format."""
 
     subagents: bool = False
-    """Read sub-agents as traces of their own; without it they are passed over and counted."""
+    """Read sub-agents as traces of their own. Otherwise they are skipped and counted."""
     verbatim_results: bool = False
-    """For whoever only writes traces out again: a reader may leave the JSON text of a result that did not fail as it
-    stands in the log. The turn's `content` is then a `msgspec.Raw`, which the encoder copies."""
+    """Allow a reader to keep the JSON text of a result that did not fail, for callers that only write the traces. The
+    turn's `content` is then a `msgspec.Raw`, which the encoder copies."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class LogFormat:
     """A format's name and its two functions.
 
     `flags_errors` says that the log itself marks failing results. Where it does not, results are judged by their text.
-    `unique_ids` says that no two turns in the world have one id: a turn that two files hold is then a copy.
+    `unique_ids` says that ids of turns are globally unique: a turn that two files hold is then a copy.
     """
 
     name: str
@@ -160,7 +160,7 @@ def _load_plugins() -> None:
 
 
 def read_head(log: LogFile) -> Head:
-    """As much of a file's beginning as a reader is ever asked about."""
+    """Return the longest beginning of a file that a reader is asked about."""
     return [Head(), *_heads(log)][-1]
 
 

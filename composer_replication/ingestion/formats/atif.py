@@ -203,7 +203,7 @@ class _Reader(AgentTurns):
                     timestamp=time_of(step.get("timestamp")),
                 )
             )
-        # What answers no call stands behind the rest: nothing may come between a call and its result.
+        # Results without a call come last: nothing may come between a call and its result.
         for turn in sorted(turns, key=lambda one: one.tool_call_id is None):
             self.put(turn)
 

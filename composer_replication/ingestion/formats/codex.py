@@ -1,6 +1,6 @@
 """Codex rollouts: one file is one thread.
 
-A line is `{timestamp, type, payload}`; the oldest files have bare items behind `{id, timestamp, instructions}`. The
+A line is `{timestamp, type, payload}`; the oldest files have bare items after `{id, timestamp, instructions}`. The
 conversation is in the `response_item` records. `event_msg` records repeat it for the interface: only token counts,
 aborted turns, roll-backs and compactions are taken from them, and the whole conversation if a file has nothing else.
 
@@ -54,7 +54,7 @@ def sniff(head: Head) -> bool:
 
 
 def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[Trace]:
-    """The thread's trace. A sub-agent's file is passed over and counted, unless sub-agents are wanted."""
+    """The thread's trace. A sub-agent's file is skipped and counted, unless sub-agents are wanted."""
     records = log.records(stats)
     beginning: list[tuple[int, dict[str, Any]]] = []
     has_items = False
@@ -80,7 +80,7 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
 
 
 class _Thread:
-    """One file's records, taken in order, to its trace. `take` returns why a record was passed over, or None."""
+    """One file's records, taken in order, to its trace. `take` returns why a record was skipped, or None."""
 
     def __init__(self, stats: IngestionStats, *, from_events: bool) -> None:
         self._stats, self._from_events = stats, from_events
@@ -342,7 +342,7 @@ def _instructions(payload: dict[str, Any]) -> str | None:
 
 
 def _origin(content: Any) -> str:
-    """Where a user message comes from: a human's, if any part of it is."""
+    """The origin of a user message: "prompt" if any part of it is a human's."""
     texts = [text_of([part]) for part in content] if isinstance(content, list) else [text_of(content)]
     origins = [_origin_of(text) for text in texts if text]
     return "prompt" if "prompt" in origins or not origins else origins[0]

@@ -42,7 +42,7 @@ _MINI_SWE_AGENT = "```mswea_bash_command"
 
 
 def sniff(head: Head) -> bool:
-    """Whether a file holds rows of OpenAI messages that are no other agent's log."""
+    """Whether a file holds rows of OpenAI messages that are not another agent's log."""
     if isinstance(head.document, list):
         rows = head.document if _rows_in(head.document) else [head.document]
         return _is_row(rows[0])
@@ -136,7 +136,7 @@ def _take(conversation: Conversation, message: Any, line: int, stats: IngestionS
 
 
 def _body(value: Any) -> dict[str, Any]:
-    """What was sent; batch files wrap it once more."""
+    """The body of a request or response, which batch files wrap once more."""
     outer = fields(value)
     return fields(outer.get("body")) if isinstance(outer.get("body"), dict) else outer
 
@@ -180,13 +180,13 @@ def _tools(request: dict[str, Any]) -> list[dict[str, Any]]:
     tools = objects(_list(request.get("tools")))
     if not tools:
         return [{"type": "function", "function": function} for function in objects(_list(request.get("functions")))]
-    # Tools that run on the provider's side are no functions, and stay as they are.
+    # Tools that run on the provider's side are not functions, and stay as they are.
     flat = [tool.get("type") == "function" and "function" not in tool for tool in tools]
     return [(tool_definition(tool) or tool) if one else tool for tool, one in zip(tools, flat, strict=True)]
 
 
 def _mark_repeats(turns: list[Turn], seen: set[int]) -> None:
-    """Mark the answers that stood in an earlier row, behind the same conversation."""
+    """Mark the answers that an earlier row has after the same conversation."""
     so_far = 0
     for turn in turns:
         calls = tuple((call.name, call.raw_arguments or dump_json(call.arguments)) for call in turn.tool_calls)

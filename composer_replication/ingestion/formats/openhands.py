@@ -392,7 +392,7 @@ class _Reader:
             self._call_of_event[event_id] = call.id
 
     def _result(self, event: dict[str, Any], text: str, call_id: str | None, *, cause: Any, failed: bool) -> None:
-        """Put a result behind the turn that made its call: found by the call's id, the action's id, or by order."""
+        """Put a result after the turn that made its call, found by the call's id, the action's id, or by order."""
         if call_id is None:
             call_id = next((self._call_of_event[one] for one in _hashable([cause]) if one in self._call_of_event), None)
         if call_id is None and self._calls.waiting and cause is None:
@@ -412,7 +412,7 @@ class _Reader:
         self._turns.insert(position, turn)
 
     def _condense(self, event: dict[str, Any], summary: str, forgotten: set[Any]) -> None:
-        """Begin a context of what is left: turns before the first forgotten one, the summary, turns behind."""
+        """Begin a context of what is left: turns before the first forgotten one, the summary, the later turns."""
         earlier = {id(one) for one, _, _ in self._condensed}
         lost = {key for key, ids in self._events_of.items() if ids & forgotten}
         everything = not lost
@@ -422,19 +422,19 @@ class _Reader:
             if maker is not None and id(maker) in self._gone:
                 self._gone.add(id(turn))
         before: Turn | None = None
-        behind: list[Turn] = []
+        later: list[Turn] = []
         reached = False
         for turn in self._turns:
             if id(turn) in self._gone or id(turn) in earlier or everything:
                 reached = True
                 self._gone.add(id(turn))
             elif reached:
-                behind.append(turn)
+                later.append(turn)
             else:
                 before = turn
         turn = Turn(role="user", content=summary or _FORGOTTEN, origin="summary")
         self._put(turn, event)
-        self._condensed.append((turn, before, behind))
+        self._condensed.append((turn, before, later))
 
 
 def _hashable(ids: Any) -> Iterator[Any]:

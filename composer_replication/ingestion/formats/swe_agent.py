@@ -63,7 +63,7 @@ def _run(
         by_agent.setdefault(text_at(entry, "agent") or "", []).append(entry)
     for agent, entries in list(by_agent.items()):
         if all(entry.get("is_demo") is True for entry in entries):
-            # A demonstration under another agent's name is in nobody's context.
+            # A demonstration under another agent's name is in no agent's context.
             stats.skip("demonstration of another agent", len(entries))
             del by_agent[agent]
     if not any(entry.get("role") == "assistant" for entries in by_agent.values() for entry in entries):
@@ -97,7 +97,7 @@ def _objects(value: Any, what: str, stats: IngestionStats) -> list[dict[str, Any
 
 
 class _Description:
-    """What a file says about its runs beside their turns."""
+    """The facts about a run, besides its turns."""
 
     def __init__(self, log: LogFile, root: dict[str, Any], run: dict[str, Any], steps: list[dict[str, Any]]) -> None:
         self._log = log
@@ -185,7 +185,7 @@ class _Reader(AgentTurns):
                 self.turns.append(Turn(role="user", content=observation, origin="format_error"))
 
     def _step_of(self, entry: dict[str, Any]) -> dict[str, Any] | None:
-        """The step behind an assistant message; the steps before it have no message of their own."""
+        """Find the step of an assistant message. The steps before it have no message of their own."""
         reply = text_of(entry.get("content"))
         for number in range(self._next_step, len(self._steps)):
             step = self._steps[number]

@@ -1,4 +1,4 @@
-"""What the rules hand to the redactor: a place in a text, and the rule that found it."""
+"""Findings and rules of redaction, the difference between names and secrets, and secrets known by their value."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 class Finding(NamedTuple):
     """A place to be replaced.
 
-    `by_context` says that only the surroundings betray the secret (`DB_PASSWORD=…`): elsewhere in the trace it stands
-    without them, and has to be looked for by its value.
+    `by_context` says that only the surroundings reveal the secret (`DB_PASSWORD=…`). Elsewhere in the trace it appears
+    without them and has to be found by its value.
     """
 
     start: int
@@ -22,7 +22,7 @@ class Finding(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How one kind of finding is made.
+    """A way to find one kind of secret.
 
     `gate` is in RE2's syntax and matches in every text in which `find` finds something; it may match in more. One
     automaton runs all gates in one pass over a text, so that `find` runs only where there is a reason to.
@@ -186,7 +186,7 @@ class KnownSecrets:
             self._words = re.compile(rf"[A-Za-z0-9]{{{self._shortest},}}")
 
     def find(self, text: str) -> list[tuple[int, Known]]:
-        """Where they are, in order and apart; of two that begin at the same place, the longer one."""
+        """Return the places of known secrets, in order, without overlap. Of two at one place, the longer one."""
         few = len(self.secrets) <= _FEW
         if few:
             for secret in self.secrets:

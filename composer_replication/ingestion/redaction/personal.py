@@ -1,4 +1,4 @@
-"""Personal data: mail addresses, and the user names in home directories."""
+"""Personal data: mail addresses, user names in home directories, and logins that appear without one."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ class Logins:
         return seen
 
     def find(self, text: str) -> Iterator[tuple[int, Known]]:
-        """Where they stand, in order and apart."""
+        """Yield their places, in order and without overlap."""
         for start, known in self._known.find(text):
             if self.anywhere[known.secret] or _is_login(text, start, start + len(known.secret)):
                 yield start, known

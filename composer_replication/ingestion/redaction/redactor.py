@@ -1,4 +1,4 @@
-"""The redactor: one pass over a text says which rules to ask, and what they find becomes placeholders."""
+"""Redaction of texts and traces: one pass over a text selects the rules, and their findings become placeholders."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Redactor:
         return "".join([*pieces, view[end:]])
 
     def _home(self, view: str, finding: Finding) -> tuple[int, str]:
-        """Where the name ends and what stands for it. In a folder name of Claude Code it may have dashes of its own."""
+        """Return a name's end and its placeholder. In a folder name of Claude Code it may have dashes of its own."""
         name, end = view[finding.start : finding.end], finding.end
         if view[finding.start - 1] == "-":
             for folder, spelled in self._munged.items():

@@ -113,7 +113,7 @@ class _Session:
             self._take_other(record, number, self._main)
 
     def _take_other(self, record: Record, number: int, conversation: Conversation) -> None:
-        """Everything that is no message."""
+        """Take a record that is not a message."""
         kind = record.type
         if kind == "progress":
             if type(record) is RecordWithProgress and record.data and record.data.type == "agent_progress":

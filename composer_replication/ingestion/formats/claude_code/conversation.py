@@ -54,7 +54,7 @@ class _Rewind:
 class Conversation:
     """Collects records with `take_assistant`, `take_user` and their like; `turns` gives the result.
 
-    Entries are turns without the results; results are kept by their call's id and put behind the turn at the end.
+    Entries are turns without the results; results are kept by their call's id and put after the turn at the end.
     """
 
     def __init__(self, stats: IngestionStats, *, verbatim_results: bool = False) -> None:
@@ -67,7 +67,7 @@ class Conversation:
         self._results: dict[str, Turn] = {}
         # The entry that each record belongs to, by the record's uuid.
         self._entry_of: dict[str, int] = {}
-        # What the user said behind a record, by that record's uuid; None is the beginning of the file.
+        # The user's prompt after a record, by that record's uuid; None is the beginning of the file.
         self._prompts: dict[str | None, int] = {}
         self._has_parents = False
         self._late: set[str] = set()
@@ -195,7 +195,7 @@ class Conversation:
         self.note(record)
 
     def note(self, record: Record) -> None:
-        """Remember where a record stands that is no turn: others may name it as their parent."""
+        """Remember the position of a record that is not a turn: others may name it as their parent."""
         if record.uuid is not None:
             self._entry_of.setdefault(record.uuid, len(self._entries) - 1)
 
@@ -205,7 +205,7 @@ class Conversation:
         self.rewinds[:] = [one for one in self.rewinds if not one.since <= entry < one.at]
 
     def turns(self) -> list[Turn]:
-        """All turns in order, every result behind the turn that asked for it."""
+        """Return all turns in order, every result after the turn that asked for it."""
         ordered: list[Turn] = []
         place = []
         for turn in self._entries:
@@ -250,7 +250,7 @@ class Conversation:
         entry = self._add(turn)
         parent = record.parent_uuid
         if origin in _SAID_BY_THE_USER:
-            # Twice behind the same record: the user went back and wrote the second in place of the first. At the
+            # Twice after the same record: the user went back and wrote the second in place of the first. At the
             # beginning that is so only if the log has parents at all.
             first = self._prompts.setdefault(parent, entry)
             if first != entry and (parent is not None or self._has_parents) and self._was_answered(first):
@@ -323,7 +323,7 @@ class Conversation:
 
 
 def _is_text(raw: bytes) -> bool:
-    """Whether bytes can be copied into JSON: the decoder passes over the content of a result without looking at it."""
+    """Whether bytes can be copied into JSON: the decoder skips the content of a result without checking it."""
     if raw.isascii():
         return True
     try:

@@ -57,13 +57,13 @@ class RecordedMessage(msgspec.Struct, gc=False):
 
 
 class Preserved(msgspec.Struct, gc=False):
-    """Messages that a compaction keeps behind its summary."""
+    """Messages that a compaction keeps after its summary."""
 
     uuids: list[str] = []
 
 
 class CompactMetadata(msgspec.Struct, gc=False):
-    """What a compaction kept."""
+    """The messages that a compaction kept."""
 
     preserved: Preserved | None = msgspec.field(name="preservedMessages", default=None)
 
@@ -75,7 +75,7 @@ class MicrocompactMetadata(msgspec.Struct, gc=False):
 
 
 class Attachment(msgspec.Struct, gc=False):
-    """What was put beside a message; only queued prompts are read."""
+    """An attachment of a message; only queued prompts are read."""
 
     type: str = ""
     prompt: str | list[Part] | None = None
@@ -116,7 +116,7 @@ class RecordWithProgress(Record, gc=False, rename="camel"):
 
 
 class Origin(msgspec.Struct, gc=False, rename="camel"):
-    """Where and by whom a session was run."""
+    """The session, its working directory and its branch."""
 
     session_id: str | None = None
     cwd: str | None = None
@@ -127,7 +127,7 @@ _RESULT = msgspec.json.Decoder(str | list[Part] | None)
 
 
 def result_text(content: bytes, stats: IngestionStats) -> str:
-    """A tool result's content as text; a part that is none is named."""
+    """Return a tool result's content as text; other parts leave their type, as `[image]`."""
     try:
         return joined(_RESULT.decode(content))
     except msgspec.ValidationError:

@@ -3,6 +3,10 @@
 Attribute names: https://github.com/open-telemetry/semantic-conventions-genai and
 https://arize-ai.github.io/openinference/spec/semantic_conventions.html. A record is one span. Spans come in any order
 and from many traces at once, so the model calls of a file are held until its end, each message once.
+
+A model call carries its whole prompt. The calls of one agent that build on each other become one trace: a prompt that
+continues the trace adds only what is new; another one is traced back to the longest part they have in common
+(`Turn.follows`). So every state's history is the prompt of its span, and each message is held once.
 """
 
 from __future__ import annotations
@@ -31,11 +35,11 @@ from composer_replication.ingestion.formats.otel.spans import (
     is_export_of_spans,
     is_span,
     is_tree,
-    iso_time,
     read_spans,
     text_at,
 )
 from composer_replication.ingestion.log_file import LogFile
+from composer_replication.ingestion.loose_json import iso_time
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import ToolCall, Trace, Turn, parse_arguments
 
@@ -78,7 +82,7 @@ def _parent(thread: Thread, spans: _Spans, of_agent: dict[tuple[str, str], str])
 
 
 class _Place(NamedTuple):
-    """What is kept of every span: where it stands and who it belongs to."""
+    """The position of a span in its trace, and the agent and conversation it belongs to."""
 
     trace_id: str
     span_id: str
@@ -317,7 +321,7 @@ class Thread:
         self._model: str | None = None
 
     def common(self, given: list[Message]) -> int:
-        """How many messages a prompt has in common with the context."""
+        """Return how many messages a prompt has in common with the context."""
         count = 0
         for (message, _), other in zip(self.chain, given, strict=False):
             if message is not other and message.key != other.key:
@@ -343,7 +347,7 @@ class Thread:
         return same and (self.end is None or span.start is None or self.end <= span.start)
 
     def add(self, span: CallSpan, runs: ToolRuns, stats: IngestionStats) -> None:
-        """Put a call's prompt, as far as it is new, and its answer behind what is there."""
+        """Append the new part of a call's prompt, and its answer."""
         given = span.call.given
         count = self.common(given)
         follows: int | None = None
@@ -447,7 +451,7 @@ def _tool_calls(message: Message) -> list[ToolCall]:
 
 
 def _closed(messages: list[Message]) -> int:
-    """Where a context may be taken up again: not between a call and its results, which belong together."""
+    """Return where a context may continue: not between a call and its results."""
     end = len(messages)
     while end and messages[end - 1].role == "tool":
         end -= 1

@@ -1,4 +1,4 @@
-"""What a span says: a model call with its messages, a run of a tool, an agent, or none of them."""
+"""The meaning of a span: a model call with its messages, a run of a tool, an agent, or none of these."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ToolRun:
 
 
 def kind_of(span: Span) -> Kind:
-    """What a span is, by its operation or its kind, and only then by the attributes it has."""
+    """Return what a span is: by its operation or kind, otherwise by the attributes it has."""
     attributes = span.attributes
     for path, kinds in (
         ("gen_ai.operation.name", _OPERATIONS),

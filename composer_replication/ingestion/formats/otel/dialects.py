@@ -1,4 +1,4 @@
-"""How each family of attribute names records the messages of a model call.
+"""The messages of a model call, in each family of attribute names.
 
 The GenAI conventions have them as JSON (before that as span events), OpenLLMetry and OpenInference as numbered
 attributes (`gen_ai.prompt.0.role`, `llm.input_messages.0.message.role`). A span may speak several of them; the first

@@ -16,7 +16,7 @@ from composer_replication.ingestion.loose_json import decoded, fields, first_of,
 from composer_replication.traces import Role, dump_json, parse_arguments
 
 REDACTED = "__REDACTED__"
-"""What OpenInference writes where content is hidden."""
+"""OpenInference writes this in place of hidden content."""
 
 
 class HiddenContentError(Exception):
@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the model sees of it: instrumentations repeat a message without its thinking, or without its flag."""
+        """The part that the model sees: instrumentations repeat a message without its thinking, or without its flag."""
         return self[:4]
 
 
@@ -212,7 +212,7 @@ class _Parts:
         )
 
     def messages(self, role: Role) -> list[Message]:
-        """What is left as one message, behind what already ended."""
+        """Return the messages: those that ended already, then one of what is left."""
         if self.done and not (self.texts or self.calls or self.thinking):
             return self.done
         return [*self.done, self._message(role)]

@@ -1,5 +1,12 @@
-"""Attributes as a tree: the same attribute may stand under a dotted key, in nested objects, or in both mixed.
+"""Spans in one form, whichever file they were written to, and their attributes as a tree.
 
+Five containers: OTLP JSON (`resourceSpans`, one document or one per line, as the collector's file exporter writes it;
+`resourceLogs` for events that were logged beside the span), the Python SDK's `span.to_json()` objects (also
+pretty-printed one after another, as the console exporter prints them), flat rows with an `attributes` object, Phoenix's
+rows with one column per attribute (`attributes.llm.model_name`), and trees: spans that hold the spans below them
+(`child_spans`), under an object with the id of their trace or alone; tables have that object as text.
+
+An attribute may have a dotted key, be in nested objects, or both mixed:
 `llm.input_messages.0.message.role`, `{"llm": {"input_messages": [{"message.role": …}]}}` and everything between them
 are read alike. Only the keys of a span are split at their dots; values stay as they are, so that the arguments of a
 tool keep theirs.
@@ -13,7 +20,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
 from typing import Any, TypeAlias
 
 from composer_replication.ingestion.log_file import (
@@ -24,7 +30,15 @@ from composer_replication.ingestion.log_file import (
     values_in_line,
     without_surrogates,
 )
-from composer_replication.ingestion.loose_json import decoded, fields, first_of, objects, text_or_none, whole
+from composer_replication.ingestion.loose_json import (
+    decoded,
+    fields,
+    first_of,
+    nanoseconds,
+    objects,
+    text_or_none,
+    whole,
+)
 from composer_replication.ingestion.statistics import IngestionStats
 
 Attributes: TypeAlias = dict[str, Any]
@@ -143,7 +157,7 @@ _NOWHERE = Span("", "")
 
 
 def read_spans(log: LogFile, stats: IngestionStats) -> Iterator[Span]:
-    """Every span of a file, in the file's order. Each counts as one record; what is no span is counted and passed."""
+    """Every span of a file, in the file's order. Each counts as one record; anything else is counted as skipped."""
     for line, value in _values(log, stats):
         found = list(_entries(value, line))
         spans = [span for span in found if span is not None]
@@ -156,7 +170,7 @@ def read_spans(log: LogFile, stats: IngestionStats) -> Iterator[Span]:
 
 
 def _entries(value: Any, line: int) -> Iterator[Span | None]:
-    """The spans of one JSON value, each before those inside it; None for what stands in their place and is no span.
+    """The spans of one JSON value, each before those inside it; None for a value in their place that is not a span.
 
     What a span inside another leaves out it has from its place: its trace, its parent and its time.
     """
@@ -352,65 +366,16 @@ def _any_value(value: Any) -> Any:
     return value
 
 
-def nanoseconds(given: Any) -> int | None:
-    """A time as nanoseconds since 1970: ISO text, seconds to nanoseconds by their size, or `[seconds, nanos]`."""
-    if isinstance(given, str):
-        try:
-            given = float(given) if "." in given else int(given)
-        except ValueError:
-            return _from_iso(given)
-    if isinstance(given, list) and len(given) == 2 and all(isinstance(part, int) for part in given):
-        return int(given[0]) * 10**9 + int(given[1])
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 2**64:
-        return None
-    scale = next(scale for limit, scale in ((1e11, 10**9), (1e14, 10**6), (1e17, 10**3), (2e19, 1)) if given < limit)
-    return int(given * scale)
-
-
-_ISO_TIME = re.compile(
-    r"(\d{4})-?(\d\d)-?(\d\d)"
-    r"(?:[Tt ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)? ?(?:[Zz]|([+-])(\d\d)(?::?(\d\d))?)?)?",
-    re.ASCII,
-)
-
-
-def _from_iso(text: str) -> int | None:
-    """Read by hand: before Python 3.11, `fromisoformat` refuses `Z`, `+0000`, and nanoseconds."""
-    match = _ISO_TIME.fullmatch(text.strip())
-    if match is None:
-        return None
-    *parts, fraction, sign, hours, minutes = match.groups()
-    year, month, day, hour, minute, second = (int(part or 0) for part in parts)
-    try:
-        offset = timezone(timedelta(hours=int(hours or 0), minutes=int(minutes or 0)) * (-1 if sign == "-" else 1))
-        time = datetime(year, month, day, hour, minute, second, tzinfo=offset)
-    except ValueError:
-        return None
-    return int(time.timestamp()) * 10**9 + int((fraction or "0")[:9].ljust(9, "0"))
-
-
 _DURATION = re.compile(r"PT(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9})(?:\.(\d+))?S)?", re.ASCII)
 
 
 def _end_after(start: int | None, duration: Any) -> int | None:
-    """The end of a span that says how long it took, as ISO text; the unit of a number is anyone's guess."""
+    """The end of a span that says how long it took, as ISO text. The unit of a number is unknown."""
     match = _DURATION.fullmatch(duration) if isinstance(duration, str) else None
     if start is None or match is None:
         return None
     hours, minutes, seconds = (int(part or 0) for part in match.groups()[:3])
     return start + (hours * 3600 + minutes * 60 + seconds) * 10**9 + int((match[4] or "0")[:9].ljust(9, "0"))
-
-
-def iso_time(time: int | None) -> str | None:
-    """Nanoseconds as ISO text in UTC."""
-    if time is None:
-        return None
-    seconds, rest = divmod(time, 10**9)
-    try:
-        whole = datetime.fromtimestamp(seconds, timezone.utc).replace(microsecond=rest // 1000)
-    except (OverflowError, OSError, ValueError):
-        return None
-    return whole.isoformat().replace("+00:00", "Z")
 
 
 def _hex(given: Any) -> str:
@@ -430,7 +395,7 @@ def _values(log: LogFile, stats: IngestionStats) -> Iterator[tuple[int, Any]]:
     """The JSON values of a file and the lines they begin on.
 
     Lines of their own, one document, or objects printed over several lines: those begin and end with a brace at the
-    margin, which finds them again behind a damaged one and between the other output of a program.
+    margin, which finds them again after a damaged one and between the other output of a program.
     """
     block: list[bytes] = []
     begun, closing = 0, b"}"
