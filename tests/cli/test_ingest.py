@@ -267,12 +267,8 @@ def test_a_turn_says_its_model_when_it_changes_its_tokens_and_its_time(
 def test_a_result_says_how_much_of_it_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [*turn("a", result="x" * 300), *turn("b", result=""), *turn("c", result="one\ntwo"), *turn("d")]
     lines = said(run(capsys, "--explain", write(tmp_path / "s1.jsonl", records))[1])
-    assert [line for line in lines if line.endswith(("characters)", "(nothing)", "lines)", "done"))] == [
-        f"{'x' * 14}… (300 characters)",
-        "(nothing)",
-        "one (2 lines)",
-        "done",
-    ]
+    expected = [f"{'x' * 14}… (300 characters)", "(nothing)", "one (2 lines)", "done"]
+    assert [line for line in lines if line.endswith(("characters)", "(nothing)", "lines)", "done"))] == expected
 
 
 @pytest.mark.parametrize(
@@ -315,15 +311,11 @@ def test_hints_by_kind_with_what_went_without(
     code, out, _ = run(capsys, "--hints", failing)
     assert code == 0
     lines = said(out)
-    assert [line for line in lines if line.endswith(("1 hint", "hints"))] == [
-        "test_failure: 1 hint",
-        "edit_before_read: 1 hint",
-    ]
+    expected = ["test_failure: 1 hint", "edit_before_read: 1 hint"]
+    assert [line for line in lines if line.endswith(("1 hint", "hints"))] == expected
     start = lines.index("s1 turn 1 line 10, reported by the result at turn 4")
-    assert lines[start + 1 : start + 3] == [
-        'call: Edit {"file_path": "a.py", "new_string": "return 2"}',
-        "error: assert 2 == 3",
-    ]
+    expected = ['call: Edit {"file_path": "a.py", "new_string": "return 2"}', "error: assert 2 == 3"]
+    assert lines[start + 1 : start + 3] == expected
     assert lines[start + 3].startswith("hint: ")
     assert lines[-1] == "2 hints, 1 error site without a hint, 1 outcome not charged"
     _, out, _ = run(capsys, "--hints", failing, "--tool", "Edit", "--kind", "edit_before_read", "--json")

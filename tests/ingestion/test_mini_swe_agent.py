@@ -109,10 +109,8 @@ def test_tool_calls_and_their_results() -> None:
     assert trace.turns[1].origin == "prompt"
     reply = trace.turns[2]
     assert (reply.content, reply.thinking, reply.id, reply.model) == ("Two looks.", "Look twice.", "resp-1", "model-a")
-    assert [(call.id, call.name, call.arguments) for call in reply.tool_calls] == [
-        ("u1", "bash", {"command": "ls"}),
-        ("u2", "bash", {"command": "cat c.py"}),
-    ]
+    expected = [("u1", "bash", {"command": "ls"}), ("u2", "bash", {"command": "cat c.py"})]
+    assert [(call.id, call.name, call.arguments) for call in reply.tool_calls] == expected
     assert reply.usage == Usage(input_tokens=50, output_tokens=5, cached_tokens=20)
     assert reply.timestamp == "2026-01-01T00:00:00+00:00"
     assert [(turn.tool_call_id, turn.is_error) for turn in trace.turns[3:5]] == [("u1", False), ("u2", True)]

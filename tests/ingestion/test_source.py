@@ -1,4 +1,4 @@
-"""Turns that several files hold: each is a state once, whatever was read when."""
+"""Turns that several files hold."""
 
 from __future__ import annotations
 

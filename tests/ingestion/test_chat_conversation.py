@@ -1,4 +1,4 @@
-"""Calls and results that stand in the parts of a message, or in its text, in the forms of training sets."""
+"""Calls and results of chats, in every form and order that logs have them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,27 @@ from typing import Any
 import pytest
 
 from composer_replication.ingestion import IngestionStats, read_traces
-from composer_replication.traces import Turn
+from composer_replication.ingestion.chat_conversation import OpenCalls, distinct_id
+from composer_replication.traces import ToolCall, Turn
+
+
+def test_an_id_that_is_taken_gets_a_number() -> None:
+    assert distinct_id("c", ()) == "c"
+    assert distinct_id("c", ("c", "c#2")) == "c#3"
+
+
+def test_a_result_goes_to_the_latest_call_of_its_id() -> None:
+    calls = OpenCalls()
+    for expected in ("c", "c#2"):
+        turn = Turn(role="assistant", tool_calls=[ToolCall(id="c", name="f")])
+        calls.made(turn)
+        assert turn.tool_calls[0].id == expected
+        assert calls.answered("c") == expected
+    assert calls.waiting == []
+    assert calls.answered("c") == "c#2"
+    assert calls.answered("unknown") == "unknown"
+    assert calls.answered(None) is None
+
 
 Message = dict[str, Any]
 CALL = {"name": "read", "arguments": {"path": "a.py"}}
@@ -259,12 +279,8 @@ def test_parts_of_ui_messages_that_are_unknown_are_counted(tmp_path: Path) -> No
     ]
     turns, stats = read(tmp_path, ASKED, {"role": "assistant", "content": "", "parts": [*odd, part("text", "a")]})
     assert turns[1].content == "[data-weather]\n[tool-invocation]\n[tool-read]\nb\na"
-    assert stats.skipped == {
-        "part: data-weather": 1,
-        "part: tool-invocation": 1,
-        "part: tool-read": 1,
-        "not a tool call": 2,
-    }
+    expected = {"part: data-weather": 1, "part: tool-invocation": 1, "part: tool-read": 1, "not a tool call": 2}
+    assert stats.skipped == expected
 
 
 def test_parts_of_no_type_do_not_replace_the_content(tmp_path: Path) -> None:
@@ -347,11 +363,8 @@ def test_what_follows_a_result_in_one_message_is_another_turn(tmp_path: Path) ->
             "reasoning": "Hm.",
         },
     )
-    assert [(turn.role, turn.content, turn.thinking) for turn in turns] == [
-        ("assistant", "I look.", "Hm."),
-        ("tool", "x = 1", ""),
-        ("assistant", "Done.", ""),
-    ]
+    expected = [("assistant", "I look.", "Hm."), ("tool", "x = 1", ""), ("assistant", "Done.", "")]
+    assert [(turn.role, turn.content, turn.thinking) for turn in turns] == expected
     agree(stats)
 
 
@@ -464,11 +477,8 @@ def test_sharegpt_with_parts(tmp_path: Path) -> None:
         ),
         name="conversations",
     )
-    assert [(turn.role, turn.content) for turn in turns] == [
-        ("user", "Fix a.py"),
-        ("assistant", "I look."),
-        ("tool", "x = 1"),
-    ]
+    expected = [("user", "Fix a.py"), ("assistant", "I look."), ("tool", "x = 1")]
+    assert [(turn.role, turn.content) for turn in turns] == expected
     agree(stats)
 
 
