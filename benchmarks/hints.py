@@ -24,8 +24,8 @@ from rich.table import Table
 from composer_replication.hint_generator import LayeredHints, as_collator_hint, is_students_mistake, mark_errors
 from composer_replication.hint_generator.templates import VAGUE_TEMPLATES
 from composer_replication.ingestion import read_traces
-from composer_replication.ingestion.discovery import find_files
 from composer_replication.ingestion.formats import ReadOptions
+from composer_replication.ingestion.log_file import find_files
 from composer_replication.ingestion.reading import UnknownFormatError
 from composer_replication.ingestion.redaction import redact_trace
 from composer_replication.traces import Source, ToolCall, Trace, Turn, dump_json

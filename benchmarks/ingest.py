@@ -59,7 +59,7 @@ def ours(processes: int, *, redact: bool = False) -> Callable[[Path], dict[str, 
 
 def typed_decode(corpus: Path) -> dict[str, Any]:
     """Only the first step of ours: the reader's decoder, which builds the fields it needs and skips the rest."""
-    from composer_replication.ingestion.claude_code.records import RecordDecoder
+    from composer_replication.ingestion.formats.claude_code.records import RecordDecoder
     from composer_replication.ingestion.statistics import IngestionStats
 
     return parse_lines(RecordDecoder(IngestionStats(), subagents=False).decode)(corpus)
@@ -67,8 +67,8 @@ def typed_decode(corpus: Path) -> dict[str, Any]:
 
 def to_traces(corpus: Path) -> dict[str, Any]:
     """Ours up to traces in memory: decoded, grouped and paired; not classified, not written."""
-    from composer_replication.ingestion.claude_code import read
     from composer_replication.ingestion.formats import ReadOptions
+    from composer_replication.ingestion.formats.claude_code import read
     from composer_replication.ingestion.log_file import LogFile
     from composer_replication.ingestion.statistics import IngestionStats
 

@@ -22,19 +22,19 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from composer_replication.ingestion.error_sites import SiteFilter
-    from composer_replication.ingestion.every_trace import EveryTrace
+    from composer_replication.ingestion.error_views import SiteFilter
+    from composer_replication.ingestion.reading import EveryTrace
     from composer_replication.ingestion.source import IngestOptions
 
 
 def ingest(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATHS...", help="Logs: files, folders (searched to the bottom), globs."),
+        typer.Argument(metavar="PATHS...", help="Logs: files, folders (searched recursively), globs."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Where the traces go. Made if missing."),
+        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Output folder. Created if missing."),
     ] = None,
     explain: Annotated[
         Path | None,
@@ -47,8 +47,7 @@ def ingest(
         ),
     ] = None,
     stats: Annotated[
-        bool,
-        typer.Option("--stats", help="Count errors of PATHS by project, tool and model. Writes nothing."),
+        bool, typer.Option("--stats", help="Count errors of PATHS by project, tool and model. Writes nothing.")
     ] = False,
     hints: Annotated[
         bool,
@@ -61,7 +60,7 @@ def ingest(
     ] = False,
     around: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="How many turns to show before and after each error; 1 if not given."),
+        typer.Option(min=0, metavar="N", help="Number of turns to show before and after each error (default 1)."),
     ] = None,
     kinds: Annotated[
         list[str] | None,
@@ -76,25 +75,27 @@ def ingest(
     ] = False,
     redact: Annotated[
         bool,
-        typer.Option("--redact/--no-redact", help="Replace secrets and personal data. Keep it on for what is shared."),
+        typer.Option(
+            "--redact/--no-redact", help="Replace secrets and personal data. Keep this on for anything you share."
+        ),
     ] = True,
     processes: Annotated[
-        int | None, typer.Option("--processes", "-p", min=1, help="How many read at once; one per core if not given.")
+        int | None, typer.Option("--processes", "-p", min=1, help="Number of worker processes (default: one per core).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Read agent logs and write clean, linear, redacted traces with every tool error found and classified.
 
     The format of a log is found by its content: Claude Code, Codex CLI, OpenAI chat JSONL, Harbor ATIF, SWE-agent,
-    mini-swe-agent, OpenHands, OpenTelemetry GenAI and OpenInference. Everything that is passed over is counted.
+    mini-swe-agent, OpenHands, OpenTelemetry GenAI and OpenInference. Everything that is skipped is counted.
 
     DIR/traces holds a JSONL file per log, DIR/manifest.jsonl what was read: a second run reads only what changed. The
     manifest names your files by their paths; traces do not. --stats and --hints take logs, or such a DIR.
 
-    Exit code 1: a log could not be read, there was none, no error is of a --kind or --tool that was asked for, or the
+    Exit code 1: a log could not be read, there was none, no error has the given --kind or --tool, or the
     audit found a difference.
     """
-    from composer_replication.ingestion.error_sites import SiteFilter
+    from composer_replication.ingestion.error_views import SiteFilter
     from composer_replication.ingestion.source import IngestOptions
 
     views = {"--explain": explain, "--audit": audit, "--stats": stats, "--hints": hints}
@@ -134,7 +135,7 @@ def ingest(
     elif hints:
         _hints(paths or [], options, chosen, as_json=as_json)
     elif output is None:
-        raise typer.BadParameter("-o DIR is missing: it says where the traces go")
+        raise typer.BadParameter("-o DIR is missing: the output folder for the traces")
     else:
         _ingest(paths or [], output, options, processes=processes, as_json=as_json)
 
@@ -177,10 +178,10 @@ def _ingest(paths: list[str], output: Path, options: IngestOptions, *, processes
 
 
 def _no_log(paths: list[str], files: int) -> ValueError:
-    from composer_replication.ingestion.formats import known_formats
+    from composer_replication.ingestion.formats import format_names
 
-    known = ", ".join(one.name for one in known_formats())
-    return ValueError(f"no log behind {', '.join(paths)}: none of {files} files is of a known format ({known})")
+    known = ", ".join(format_names())
+    return ValueError(f"no log in {', '.join(paths)}: none of {files} files is in a recognized log format ({known})")
 
 
 def _console() -> Console:
@@ -190,7 +191,7 @@ def _console() -> Console:
 
 @contextmanager
 def _wrong_paths_are_bad_usage() -> Iterator[None]:
-    from composer_replication.ingestion.discovery import NoSuchPathError
+    from composer_replication.ingestion.log_file import NoSuchPathError
 
     try:
         yield
@@ -201,13 +202,13 @@ def _wrong_paths_are_bad_usage() -> Iterator[None]:
 def _audit(paths: list[str], *, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_audits
     from composer_replication.ingestion.audit import audit_file
-    from composer_replication.ingestion.discovery import find_files
+    from composer_replication.ingestion.log_file import find_files
 
     with _wrong_paths_are_bad_usage():
         files = find_files(paths)
     audits = [audit for file in files if (audit := audit_file(file)) is not None]
     if not audits:
-        raise ValueError(f"no Claude Code log behind {', '.join(paths)}")
+        raise ValueError(f"no Claude Code log in {', '.join(paths)}")
     if as_json:
         rows: list[dict[str, Any]] = [
             {**vars(audit), "path": os.fspath(audit.path), "holds": audit.holds} for audit in audits
@@ -221,7 +222,7 @@ def _audit(paths: list[str], *, as_json: bool) -> None:
 
 def _stats(paths: list[str], options: IngestOptions, *, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_error_table
-    from composer_replication.ingestion.error_tables import ErrorTable
+    from composer_replication.ingestion.error_views import ErrorTable
 
     table = ErrorTable()
     with _every_trace(paths, options) as every:
@@ -236,7 +237,7 @@ def _stats(paths: list[str], options: IngestOptions, *, as_json: bool) -> None:
 
 def _hints(paths: list[str], options: IngestOptions, chosen: SiteFilter, *, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_hints
-    from composer_replication.ingestion.hint_list import HintList
+    from composer_replication.ingestion.error_views import HintList
 
     listed = HintList()
     with _every_trace(paths, options) as every:
@@ -252,7 +253,7 @@ def _hints(paths: list[str], options: IngestOptions, chosen: SiteFilter, *, as_j
 
 @contextmanager
 def _every_trace(paths: list[str], options: IngestOptions) -> Iterator[EveryTrace]:
-    from composer_replication.ingestion.every_trace import EveryTrace
+    from composer_replication.ingestion.reading import EveryTrace
 
     with _wrong_paths_are_bad_usage():
         every = EveryTrace(paths, options)
@@ -277,7 +278,7 @@ def _show_failures(every: EveryTrace, *, as_json: bool) -> None:
 
 def _explain(path: Path, options: IngestOptions, wanted: SiteFilter | None, *, around: int, as_json: bool) -> None:
     from composer_replication.cli.ingest_views import show_traces
-    from composer_replication.ingestion.explanation import explain_trace, with_neighbours
+    from composer_replication.ingestion.error_views import explain_trace, with_neighbours
     from composer_replication.ingestion.formats import ReadOptions
     from composer_replication.ingestion.reading import read_traces
     from composer_replication.ingestion.redaction import redact_trace

@@ -1,4 +1,4 @@
-"""What `ingest` shows on a terminal: the summary of a run, an audit, traces turn by turn, errors and hints."""
+"""Terminal views of `ingest`: the summary of a run, an audit, traces turn by turn, errors and hints."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from rich.text import Text
 
 from composer_replication.hint_generator.kinds import OUTCOME_KINDS, is_students_mistake
 from composer_replication.ingestion.audit import Audit
-from composer_replication.ingestion.error_tables import FIGURES, SIDES, ErrorTable, Side
-from composer_replication.ingestion.explanation import ExplainedTrace, ExplainedTurn
-from composer_replication.ingestion.hint_list import HintList
+from composer_replication.ingestion.error_views import (
+    FIGURES,
+    SIDES,
+    ErrorTable,
+    ExplainedTrace,
+    ExplainedTurn,
+    HintList,
+    Side,
+)
 from composer_replication.ingestion.pipeline import IngestReport
 
 _ROLE_COLOURS = {"user": "cyan", "assistant": "green", "tool": "blue", "system": "magenta"}
@@ -31,7 +37,7 @@ _LEGEND = (
     "hints: given for calls of the row."
 )
 _FILE_ROWS = (
-    ("no_log", "files that are none"),
+    ("no_log", "files that are not logs"),
     ("failed", "files that failed"),
     ("unchanged", "files not read again"),
     ("gone", "files gone, their traces kept"),
@@ -74,7 +80,7 @@ def show_report(console: Console, report: IngestReport, output: Path) -> None:
     table.add_row("tokens out", f"{stats.output_tokens:,}")
     console.print(table)
     _show_errors(console, stats.errors)
-    _show_counts(console, "Passed over", stats.skipped, _SHOWN_SKIPS)
+    _show_counts(console, "Skipped", stats.skipped, _SHOWN_SKIPS)
     _show_counts(console, "Recovered from damaged lines", stats.recovered)
     _show_counts(console, "Redacted", stats.redactions)
     for warning in stats.version_warnings or []:
@@ -227,7 +233,7 @@ def _details(turn: ExplainedTurn) -> Iterator[str]:
 
 
 def _size(turn: ExplainedTurn) -> str:
-    """How much a result is of which a line, or a part of one, is shown."""
+    """The size of a result of which only a line, or a part of one, is shown."""
     if turn.get("lines", 0) > 1:
         return f" [dim]({turn['lines']:,} lines)[/]"
     return (
@@ -253,7 +259,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def show_hints(console: Console, listed: HintList) -> None:
-    """Every hint under its kind, the most frequent first, and how much has none."""
+    """Every hint under its kind, the most frequent first, and the number of errors without one."""
     for kind, count in Counter(hint["kind"] for hint in listed.hints).most_common():
         console.print(f"[bold]{_plain(kind)}: {_count(count, 'hint')}[/]")
         for hint in listed.hints:

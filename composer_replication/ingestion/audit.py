@@ -18,7 +18,7 @@ _DECODER = json.JSONDecoder(strict=False)
 
 @dataclass
 class RawCount:
-    """What the lines of a file hold."""
+    """Counts over the raw lines of a file."""
 
     states: set[str] = field(default_factory=set)
     results: Counter[str] = field(default_factory=Counter)
@@ -41,12 +41,12 @@ class Audit:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was lost and nothing was made up."""
+        """Whether both counts agree."""
         return not self.differences
 
 
 def audit_file(path: Path) -> Audit | None:
-    """Compare a Claude Code file's raw lines with what its reader gives; None if the file is no such log."""
+    """Compare a Claude Code file's raw lines with what its reader gives; None if the file is not such a log."""
     from composer_replication.ingestion.claude_code import ClaudeCodeIngester
 
     raw = count_raw(path)
@@ -128,7 +128,7 @@ def _name(value: Any) -> str | None:
 
 
 def _objects(line: bytes) -> list[dict[str, Any]]:
-    """The objects of a line: one, or several glued together; behind a broken part, those that name a session."""
+    """The objects of a line: one, or several glued together; after a broken part, those that name a session."""
     text = line.decode("utf-8", "replace").strip("\x00 \t\r\n\ufeff")
     objects = []
     position = 0

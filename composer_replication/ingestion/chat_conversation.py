@@ -1,39 +1,130 @@
-"""Messages and items in OpenAI's forms to turns, results behind the calls they answer."""
+"""Messages of chats and agents to turns, each result after the call it answers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from itertools import groupby
 from typing import Any
 
 from composer_replication.ingestion.chat_messages import (
     MEDIA,
+    NOT_A_CALL,
     call_id_of,
     call_of,
     calls_in,
-    joined,
-    json_of,
-    reasoning_of,
-    text_of,
-    thinking_of,
-)
-from composer_replication.ingestion.chat_parts import (
-    NOT_A_CALL,
     calls_in_value,
     content_of,
     ends_with_call,
     is_call,
     is_part,
     is_result,
+    joined,
+    json_of,
     plain_parts,
+    reasoning_of,
     split_calls,
     split_results,
+    text_of,
+    thinking_of,
 )
-from composer_replication.ingestion.loose_json import decoded, fields, first_of, is_nonzero, text_at
-from composer_replication.ingestion.open_calls import distinct_id
+from composer_replication.ingestion.loose_json import decoded, fields, first_of, is_nonzero, text_at, time_of
+from composer_replication.ingestion.shell_commands import protocol_of, shell_call
 from composer_replication.ingestion.statistics import IngestionStats
-from composer_replication.traces import Role, Turn
+from composer_replication.traces import Role, ToolCall, Turn
+
+
+def distinct_id(wanted: str, taken: Container[str]) -> str:
+    """The id, or where it is taken `id#2`, `id#3`, …"""
+    call_id, number = wanted, 2
+    while call_id in taken:
+        call_id = f"{wanted}#{number}"
+        number += 1
+    return call_id
+
+
+class OpenCalls:
+    """Calls that wait for a result. An id that a log uses again is made different, so that results stay with theirs."""
+
+    def __init__(self) -> None:
+        self.waiting: list[str] = []
+        self._logged: dict[str, str] = {}
+        self._latest: dict[str, str] = {}
+
+    def made(self, turn: Turn) -> None:
+        """Add the calls of a new turn. Calls of earlier turns no longer wait for results without an id."""
+        self.waiting = []
+        for call in turn.tool_calls:
+            self.add(call)
+
+    def add(self, call: ToolCall) -> None:
+        """Add one more call of the latest turn."""
+        logged = call.id
+        call.id = distinct_id(logged, self._logged)
+        self._logged[call.id] = logged
+        self._latest[logged] = call.id
+        self.waiting.append(call.id)
+
+    def answered(self, call_id: str | None) -> str | None:
+        """The id in the trace of the call that a result with this id in the log answers."""
+        open_ones = [one for one in self.waiting if call_id in (one, self._logged[one])]
+        if not open_ones:
+            return self._latest.get(call_id, call_id) if call_id is not None else None
+        self.waiting.remove(open_ones[0])
+        return open_ones[0]
+
+
+class AgentTurns:
+    """The turns of an agent's log: replies with their calls, then the results that answer them.
+
+    An agent without tools has shell commands in the text of its replies. They become calls, and the next message is
+    their result.
+    """
+
+    def __init__(self, stats: IngestionStats) -> None:
+        self.turns: list[Turn] = []
+        self.calls = OpenCalls()
+        self.begins_anew = False
+        """The next turn begins the context anew."""
+        self.has_tool_calls = False
+        self._stats = stats
+        self._from_text = False
+        self._replies: list[tuple[str, str]] = []
+
+    def put(self, turn: Turn) -> None:
+        """Append a turn."""
+        if self.begins_anew:
+            turn.follows, self.begins_anew = -1, False
+        self.turns.append(turn)
+
+    def reply(self, turn: Turn, commands: Sequence[str] = ()) -> None:
+        """Append a reply of the model; `commands` are its calls if it has no tool calls."""
+        self._from_text = not turn.tool_calls
+        self.has_tool_calls |= not self._from_text
+        if self._from_text:
+            names = (f"call_{len(self.turns)}_{number}" for number in range(len(commands)))
+            turn.tool_calls = list(map(shell_call, commands, names))
+            self._replies += [(turn.content, command) for command in commands]
+        self.put(turn)
+        self.calls.made(turn)
+
+    def result(
+        self, call_id: str | None, text: str, *, failed: bool = False, origin: str | None = None, time: Any = None
+    ) -> None:
+        """Append the result of a call, given its id in the log."""
+        answered = self.calls.answered(call_id)
+        turn = Turn("tool", text, tool_call_id=answered, is_error=failed, origin=origin, timestamp=time_of(time))
+        self.put(turn)
+
+    @property
+    def next_is_result(self) -> bool:
+        """Whether the next message is the result of a command, which names no call."""
+        return self._from_text and bool(self.calls.waiting)
+
+    def protocol(self, protocols: Sequence[str]) -> str | None:
+        """Return which of these text protocols the replies follow; None if the model had tools."""
+        return None if self.has_tool_calls else protocol_of(self._replies, protocols)
+
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -53,13 +144,13 @@ ROLES: dict[str, Role] = {
     "function_response": "tool",
     "tool_response": "tool",
 }
-"""Whose message it is, by the names that chat logs have for it."""
+"""The role of a message, by the names that chat logs use."""
 # Items of one response are paragraphs of their own.
 _BETWEEN_ITEMS = "\n\n"
 
 
 class Conversation:
-    """Messages and items, taken one by one, to turns: a call's results end up behind the turn that made it.
+    """Messages and items in OpenAI's forms, taken one by one, to turns. Results follow the turn that made the call.
 
     Items of one response (reasoning, text, calls) are one turn; it ends at a result or another's message, or with
     `close`. `context` are the turns in the model's view, without results; `rewind` takes it back to an earlier length.
@@ -86,7 +177,7 @@ class Conversation:
         return len(self._entries)
 
     def take(self, item: Any, line: int, timestamp: str | None = None) -> str | None:
-        """Add a message or an item. Returns why it was passed over, or None."""
+        """Add a message or an item. Returns why it was skipped, or None."""
         if not isinstance(item, dict):
             return "not a message"
         timestamp = timestamp or text_at(item, "timestamp")
@@ -114,17 +205,17 @@ class Conversation:
             self._stats.skipped["tool call that is not the assistant's"] += calls
         if role == "tool":
             return self._take_tool(item, content, line, timestamp)
-        passed_over = None
+        skipped_as = None
         if role == "user" and isinstance(content, list):
-            content, passed_over = self._take_results_in(content, line, timestamp)
+            content, skipped_as = self._take_results_in(content, line, timestamp)
         if content is None:
-            return passed_over if item.get("content") else "message without content"
+            return skipped_as if item.get("content") else "message without content"
         origin = (self._origin(content) if self._origin else "prompt") if role == "user" else None
         self.add(Turn(role=role, content=text_of(content), origin=origin, timestamp=timestamp, line=line))
-        return passed_over
+        return skipped_as
 
     def add(self, turn: Turn) -> None:
-        """Put a turn behind what is in view."""
+        """Append a turn to the context."""
         self._open = None
         turn.repeats = turn.repeats or self.copying
         if self._jumped:
@@ -149,7 +240,7 @@ class Conversation:
             self._jumped = True
 
     def turns(self) -> list[Turn]:
-        """All turns, results behind their calls."""
+        """Return all turns, results after their calls."""
         ordered: list[Turn] = []
         ends: dict[int, int] = {}
         for entry in self._entries:
@@ -204,15 +295,15 @@ class Conversation:
         self, item: dict[str, Any], parts: list[Any], kind: str, line: int, timestamp: str | None
     ) -> str | None:
         """A message that has the results of its calls, too: what the model says after them is another turn."""
-        passed_over = None
+        skipped_as = None
         for are_results, group in groupby(parts, lambda part: _is(part, "tool_result")):
             if are_results:
                 reason = self._take_results_in(list(group), line, timestamp)[1]
             else:
                 reason = self._take_assistant({**item, "content": list(group)}, kind, line, timestamp)
                 item = {}  # what stands beside the content belongs to the first turn
-            passed_over = passed_over or reason
-        return passed_over
+            skipped_as = skipped_as or reason
+        return skipped_as
 
     def _read_calls(self, turn: Turn) -> bool:
         """Take the calls between tags that a turn's text ends with; False if there are none."""
@@ -263,16 +354,16 @@ class Conversation:
         if isinstance(content, str):
             content = split_results(content) or content
         if isinstance(content, list):
-            content, passed_over = self._take_results_in(content, line, timestamp, call_id, is_error)
+            content, skipped_as = self._take_results_in(content, line, timestamp, call_id, is_error)
             if content is None:
-                return passed_over
+                return skipped_as
         return self._answer(call_id, content, is_error, line, timestamp, name=text_at(item, "name"))
 
     def _take_results_in(
         self, parts: list[Any], line: int, timestamp: str | None, call_id: str | None = None, failed: bool = False
     ) -> tuple[Any, str | None]:
         """Results may stand among the parts of a message, as Anthropic has them. Returns what else is in it."""
-        passed_over = None
+        skipped_as = None
         rest = []
         for part in parts:
             if _is(part, "tool_result"):
@@ -284,10 +375,10 @@ class Conversation:
                     timestamp,
                     name=text_at(part, "name"),
                 )
-                passed_over = passed_over or reason
+                skipped_as = skipped_as or reason
             else:
                 rest.append(part)
-        return (rest or None if len(rest) < len(parts) else parts), passed_over
+        return (rest or None if len(rest) < len(parts) else parts), skipped_as
 
     def _answer(
         self,

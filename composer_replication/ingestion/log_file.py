@@ -1,16 +1,19 @@
-"""A log on disk: its lines, and the JSON values in them, however the lines were damaged.
+"""Log files on disk: find them, read their lines, and recover the JSON values of damaged lines.
 
 Logs are written by programs that crash, by two programs at once, and by programs that are still running. So a line may
-be cut, may hold several values glued together, or may carry bytes that are no UTF-8. Every value that can be recovered
-is; what cannot is counted.
+be cut, may hold several values glued together, or may contain bytes that are not UTF-8. Every value that
+can be recovered is; the rest is counted.
 """
 
 from __future__ import annotations
 
+import glob
 import io
 import json
+import logging
 import os
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -120,7 +123,7 @@ class _BoundedFile(io.RawIOBase):
                 start = bytes(buffer[:count]).find(b"\n")
                 if start < 0:
                     continue
-                # The rest of the long line is gone; what follows it moves to the front, behind its line end.
+                # The rest of the long line is gone; what follows it moves to the front, after its line end.
                 count -= start
                 buffer[:count] = bytes(buffer[start : start + count])
             # The last line end is mostly near the end of the buffer: only a long line makes it look at the whole.
@@ -138,11 +141,11 @@ class _BoundedFile(io.RawIOBase):
 
 REPLACED = "with replaced characters"
 UNREADABLE: Any = object()
-"""What `decode_value` returns for text that is not one JSON value."""
+"""Returned by `decode_value` for text that is not one JSON value."""
 
 
 def decode_value(text: bytes, stats: IngestionStats | None = None) -> Any:
-    """One JSON value, or `UNREADABLE`. What is no Unicode text becomes replacement characters, and is counted."""
+    """Decode one JSON value, or return `UNREADABLE`. Invalid Unicode becomes replacement characters and is counted."""
     try:
         return _FAST.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -159,7 +162,7 @@ def decode_value(text: bytes, stats: IngestionStats | None = None) -> Any:
 
 
 def first_value(text: bytes) -> Any:
-    """The JSON value that a text begins with, whatever comes behind it, or `UNREADABLE`."""
+    """Return the JSON value that a text begins with, whatever follows it, or `UNREADABLE`."""
     try:
         return without_surrogates(_SCANNER.raw_decode(text.decode("utf-8", "replace"))[0])
     except (ValueError, RecursionError):
@@ -169,9 +172,9 @@ def first_value(text: bytes) -> Any:
 def values_in_line(
     line: bytes, stats: IngestionStats, accept: Callable[[dict[str, Any]], bool] = lambda _: True
 ) -> list[Any]:
-    """The JSON values of one line: normally one; several if lines were glued; what is left over is counted.
+    """Return the JSON values of one line: normally one, several if lines were glued. The rest is counted.
 
-    `accept` says whether an object found behind a broken part is a record of its own.
+    `accept` says whether an object found after a broken part is a record of its own.
     """
     stripped = line.strip(PADDING)
     if not stripped:
@@ -192,9 +195,9 @@ def values_in_line(
 
 
 def recover_values(text: str, accept: Callable[[dict[str, Any]], bool]) -> tuple[list[Any], bool]:
-    """Every whole object of a damaged line, and whether nothing but them was there.
+    """Return every whole object of a damaged line, and whether the line held nothing else.
 
-    Behind a broken part an object counts only if it is `accept`ed and runs to the end of the line or to the next
+    After a broken part an object counts only if it is `accept`ed and runs to the end of the line or to the next
     object: what is followed by anything else is a piece of the record that broke. Garbage that looks like the
     beginnings of a great many objects is given up.
     """
@@ -224,8 +227,8 @@ def recover_values(text: str, accept: Callable[[dict[str, Any]], bool]) -> tuple
             position = text.find('{"', position + 1)
             continue
         effort -= end - position + 300
-        behind = _not_blank(text, end)
-        alone = behind == len(text) or text[behind] == "{"
+        after = _not_blank(text, end)
+        alone = after == len(text) or text[after] == "{"
         if isinstance(value, dict) and (not resuming or (alone and accept(value))):
             values.append(value)
             position, resuming = end, False
@@ -236,7 +239,7 @@ def recover_values(text: str, accept: Callable[[dict[str, Any]], bool]) -> tuple
 
 
 def without_surrogates(value: Any) -> Any:
-    """Half a surrogate pair, left where a program cut a text, is no Unicode: it becomes a replacement character."""
+    """Replace half surrogate pairs, left where a program cut a text, by replacement characters."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
@@ -247,11 +250,96 @@ def without_surrogates(value: Any) -> Any:
 
 
 def _readable(name: str) -> str:
-    """A file's name for people and for JSON: bytes of it that are no text become replacement characters."""
+    """A file's name as text: bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(name).decode("utf-8", "replace")
+
+
+def printable(name: str) -> str:
+    """A name from the file system as text: bytes that are not UTF-8 are written as escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _not_blank(text: str, position: int) -> int:
     while position < len(text) and text[position] in "\x00 \t\r\n":
         position += 1
     return position
+
+
+_LOGGER = logging.getLogger(__name__)
+# Never a log, and often large.
+_PASSED_FOLDERS = {".git", "node_modules", "__pycache__"}
+
+
+class NoSuchPathError(FileNotFoundError):
+    """A path that a user gave does not exist."""
+
+
+def _warn(error: OSError) -> None:
+    _LOGGER.warning("%s cannot be searched: %s", error.filename, error.strerror)
+
+
+def find_files(
+    paths: Iterable[str | Path], *, leave_out: Iterable[Path] = (), on_error: Callable[[OSError], None] = _warn
+) -> list[Path]:
+    """Return every regular file that the paths lead to, sorted. Folders are searched recursively.
+
+    Links are followed; a folder is entered once, so a loop of links ends. Files named twice are found once.
+
+    Args:
+        leave_out: files and folders to ignore.
+        on_error: called with the error of a folder that cannot be listed. By default the error is logged as a warning.
+
+    Raises:
+        NoSuchPathError: a path is neither a file nor a folder nor a glob that matches anything.
+    """
+    left_out = {os.path.realpath(path) for path in leave_out}
+    found: dict[str, Path] = {}
+    for given in paths:
+        for path in _expand(given):
+            for file in _files_under(path, left_out, on_error):
+                real = os.path.realpath(file)
+                if real not in left_out:
+                    found.setdefault(real, file)
+    return sorted(found.values())
+
+
+def _expand(given: str | Path) -> list[Path]:
+    path = Path(given).expanduser()
+    if given and os.path.lexists(path):
+        if not path.exists():
+            raise NoSuchPathError(f"{path}: the link is broken")
+        if not path.is_dir() and not path.is_file():
+            raise NoSuchPathError(f"{path}: this is neither a file nor a folder")
+        return [path]
+    pattern = str(path)
+    matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else []  # noqa: PTH207 - a whole path
+    if not matches:
+        raise NoSuchPathError(f"{given or repr(given)}: there is no such file or folder")
+    return [Path(match) for match in matches]
+
+
+def _files_under(path: Path, left_out: set[str], on_error: Callable[[OSError], None]) -> Iterator[Path]:
+    if not path.is_dir():
+        if _is_regular(path):
+            yield path
+        return
+    entered = set(left_out)
+    for folder, subfolders, names in os.walk(path, followlinks=True, onerror=on_error):
+        real = os.path.realpath(folder)
+        if real in entered:
+            subfolders.clear()
+            continue
+        entered.add(real)
+        subfolders[:] = sorted(name for name in subfolders if name not in _PASSED_FOLDERS)
+        for name in sorted(names):
+            file = Path(folder, name)
+            if _is_regular(file):
+                yield file
+
+
+def _is_regular(path: Path) -> bool:
+    """Whether this is a regular file: not a pipe, a device or a broken link."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False

@@ -10,10 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from composer_replication.ingestion.discovery import find_files
-from composer_replication.ingestion.duplicates import find_owners, has_orphans, settle
-from composer_replication.ingestion.reading import printable
-from composer_replication.ingestion.source import IngestOptions, ingest_source, is_current, source_name
+from composer_replication.ingestion.log_file import find_files, printable
+from composer_replication.ingestion.source import (
+    IngestOptions,
+    find_owners,
+    has_orphans,
+    ingest_source,
+    is_current,
+    settle,
+    source_name,
+)
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.ingestion.store import ManifestEntry, TraceStore, source_key, written_paths
 from composer_replication.ingestion.workers import ingest_sources, size_of
@@ -21,11 +27,11 @@ from composer_replication.ingestion.workers import ingest_sources, size_of
 
 @dataclass
 class IngestReport:
-    """What a run found: the entry of every file behind the paths, and their counts together, those of files that did
-    not change and were not read again included.
+    """The result of a run: the entry of every file found, and their counts together. Files that did not change and were
+    not read again are included.
 
-    `gone` counts sources that are no longer there, and `other_settings` those that are not behind the paths and were
-    read with other settings: the traces of both are kept. A folder that could not be listed is a failed source.
+    `gone` counts sources that are no longer there, and `other_settings` those that the paths do not lead to and that
+    were read with other settings: the traces of both are kept. A folder that could not be listed is a failed source.
     """
 
     sources: list[ManifestEntry] = field(default_factory=list)
@@ -75,10 +81,10 @@ def ingest_logs(
     on_start: Callable[[int, int], None] = lambda files, size: None,
     on_progress: Callable[[int], None] = lambda size: None,
 ) -> IngestReport:
-    """Read every log behind `paths`, and write its traces to `folder`.
+    """Read every log that `paths` lead to, and write its traces to `folder`.
 
     A second run reads only what changed. Turns that several files hold belong to the one that began first. A file that
-    cannot be read, or that is no log, is reported and does no harm to the others.
+    cannot be read, or that is not a log, is reported and does not affect the others.
 
     Args:
         processes: how many read at once; as many as there are cores if None. They import the module that runs: a
@@ -143,7 +149,7 @@ def _take(entry: ManifestEntry, known: dict[str, ManifestEntry], store: TraceSto
 def _settle_repeats(
     known: dict[str, ManifestEntry], just_read: set[str], store: TraceStore, options: IngestOptions
 ) -> None:
-    """Give every turn that several sources hold to one of them.
+    """Assign every turn that several sources hold to one of them.
 
     This looks at all sources of the folder, not only at this run's: an earlier run may have read the other copy, or
     may have been stopped before it came to this.

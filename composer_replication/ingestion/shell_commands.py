@@ -15,7 +15,7 @@ from composer_replication.traces import ToolCall
 OWN_BLOCK = re.compile(
     r"```mswea_bash_command[^\S\n]*\n(.*?)\n```|<mswea_bash_command>(.*?)</mswea_bash_command>", re.DOTALL
 )
-"""What only mini-swe-agent asks its models for."""
+"""The form that only mini-swe-agent asks its models for."""
 _BASH_BLOCK = re.compile(r"```bash[^\S\n]*\n(.*?)\n```", re.DOTALL)
 _FENCE = re.compile(r"^```(\S*)[^\S\n]*\n|^```\s*$", re.MULTILINE)
 
@@ -52,7 +52,7 @@ def _last_block(text: str) -> list[str]:
 
 
 def _last_tag(text: str) -> list[str]:
-    """What stands between the last `<command>` and the last `</command>`."""
+    """The text between the last `<command>` and the last `</command>`."""
     before = text.rpartition("</command>")[0]
     begin = text.rfind("<command>")
     return [before[begin + len("<command>") :]] if begin >= 0 else []

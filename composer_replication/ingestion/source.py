@@ -1,20 +1,22 @@
-"""One log file to its output: found out what it is, read, redacted, written, and entered in the manifest."""
+"""Turn one log file into its output and manifest entry, and decide which file owns a turn that several files hold.
+
+A session that was resumed or forked begins with a copy of the one it came from. Each turn belongs to one file. In the
+others it stays as context, marked `repeats`, and is not a state of its own.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from composer_replication.ingestion.duplicates import own_turns
-from composer_replication.ingestion.formats import LogFormat, ReadOptions, find_format, known_formats
-from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.reading import printable, read_as
+from composer_replication.ingestion.formats import LogFormat, ReadOptions, find_format, format_names, read_as
+from composer_replication.ingestion.log_file import LogFile, printable
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.ingestion.store import ManifestEntry, OutputError, TraceStore, source_key
 from composer_replication.traces import Trace
@@ -22,25 +24,25 @@ from composer_replication.traces import Trace
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """How logs become traces on disk."""
+    """Options of writing traces."""
 
     subagents: bool = False
     redact: bool = True
 
     @property
     def settings(self) -> str:
-        """What an output depends on besides its source."""
+        """A text of everything that an output depends on besides its source."""
         return f"{_code_digest()}/subagents={self.subagents}/redact={self.redact}"
 
     @property
     def settings_without_log(self) -> str:
-        """What it depends on that a file is no log: a format that is added later may know it."""
-        return f"{self.settings}/{','.join(one.name for one in known_formats())}"
+        """The same for a file that is not a log: a format that is added later may recognize it."""
+        return f"{self.settings}/{','.join(format_names())}"
 
 
 @cache
 def _code_digest() -> str:
-    """A hash of the code that makes traces: what another version read, classified or redacted is read again."""
+    """A hash of the code that makes traces: the output of another version is made again."""
     package = Path(__file__).parents[1]
     files = [package / "traces.py", *(package / "ingestion").rglob("*.py"), *(package / "hint_generator").rglob("*.py")]
     content = b"".join(file.read_bytes() for file in sorted(files))
@@ -49,7 +51,7 @@ def _code_digest() -> str:
 
 @dataclass
 class Outcome:
-    """What a task found out about a source."""
+    """The result of reading a source."""
 
     entry: ManifestEntry
     is_new: bool = False
@@ -58,7 +60,7 @@ class Outcome:
 
 
 def ingest_source(file: Path, earlier: ManifestEntry | None, store: TraceStore, options: IngestOptions) -> Outcome:
-    """One file to its output. What goes wrong with it is its entry's `reason`; traces of an earlier run then stay.
+    """Write one file's traces. If that fails, the entry has the `reason`, and traces of an earlier run stay.
 
     Raises:
         OutputError: the output cannot be written.
@@ -93,7 +95,7 @@ def ingest_source(file: Path, earlier: ManifestEntry | None, store: TraceStore, 
 def failed_source(
     file: Path, earlier: ManifestEntry | None, reason: str, store: TraceStore, options: IngestOptions
 ) -> Outcome:
-    """The outcome of a source that could not be read. Earlier traces are kept if they are such as are wanted now."""
+    """Return the outcome of a source that could not be read. Earlier traces with the same settings are kept."""
     source = source_name(file)
     if earlier is not None and earlier.settings == options.settings and store.has(earlier.output):
         return Outcome(msgspec.structs.replace(earlier, source=source, status="failed", reason=reason))
@@ -101,7 +103,7 @@ def failed_source(
 
 
 def is_current(entry: ManifestEntry, file: Path, options: IngestOptions, store: TraceStore) -> bool:
-    """Whether a source is as it was, by its size and time; nothing is read."""
+    """Whether a source is unchanged, by its size and time. Nothing is read."""
     try:
         status = file.stat()
     except OSError:
@@ -113,7 +115,7 @@ def is_current(entry: ManifestEntry, file: Path, options: IngestOptions, store: 
 def _finished(
     log_format: LogFormat, log: LogFile, options: IngestOptions, stats: IngestionStats, entry: ManifestEntry
 ) -> Iterator[Trace]:
-    """The traces of a log as they are written: with ids that are unique among sources, and redacted."""
+    """Yield the traces of a log as they are written: redacted, and with ids that are unique among sources."""
     if options.redact:
         # Its pattern libraries take a while to load, in every process.
         from composer_replication.ingestion.redaction import redact_trace
@@ -157,6 +159,77 @@ def _is_usable(entry: ManifestEntry, options: IngestOptions, store: TraceStore) 
 
 
 def source_name(file: Path) -> str:
-    """How a source is called in the manifest."""
+    """Return the name of a source in the manifest."""
     absolute = os.path.abspath(file)  # noqa: PTH100 - links in a path are kept, so that a source has the name it was given
     return printable(absolute)
+
+
+def own_turns(trace: Trace) -> Iterable[str]:
+    """The ids of the assistant turns that are this trace's own."""
+    return (turn.id for turn in trace.turns if turn.role == "assistant" and turn.id is not None and not turn.repeats)
+
+
+def mark_repeats(trace: Trace, elsewhere: Collection[str]) -> int:
+    """Mark the turns that another file owns, so that training ignores them here. Returns how many were marked."""
+    marked = 0
+    for turn in trace.turns:
+        if turn.role == "assistant" and not turn.repeats and turn.id in elsewhere:
+            turn.repeats = True
+            turn.tool_error = turn.error_meta = None
+            marked += 1
+    return marked
+
+
+def has_own_turns(trace: Trace) -> bool:
+    """Whether the trace has a turn to train on."""
+    return any(turn.role == "assistant" and not turn.repeats for turn in trace.turns)
+
+
+def find_owners(entries: Iterable[ManifestEntry], just_read: Collection[str]) -> dict[str, str]:
+    """The key of the source that each turn belongs to.
+
+    A turn stays with the source that has it from an earlier run; else the first session to begin has it. Turns that
+    are copies in every source are left out: the source they belonged to no longer has them.
+
+    Args:
+        just_read: the keys of the sources that were read in this run.
+    """
+    owners: dict[str, str] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.key in just_read, entry.began, entry.source)):
+        copies = set(entry.copies)
+        for turn in entry.turns:
+            if turn not in copies:
+                owners.setdefault(turn, entry.key)
+    return owners
+
+
+def has_orphans(entry: ManifestEntry, owners: Mapping[str, str]) -> bool:
+    """Whether a source has copies of turns that no other source has any longer."""
+    return any(turn not in owners for turn in entry.copies)
+
+
+def settle(entry: ManifestEntry, owners: Mapping[str, str], store: TraceStore) -> bool:
+    """Update a source's output and entry for the owners of its turns. Returns whether anything changed.
+
+    Traces without a turn of their own are left out. Doing it again changes nothing.
+    """
+    copies = [turn for turn in entry.turns if owners.get(turn) != entry.key]
+    if copies == entry.copies:
+        return False
+    entry.copies = copies
+    if entry.output is None or not store.has(entry.output):
+        return True
+    traces = list(store.read(entry.output))
+    elsewhere = set(copies)
+    for trace in traces:
+        mark_repeats(trace, elsewhere)
+    kept = [trace for trace in traces if has_own_turns(trace)]
+    stats = IngestionStats.from_dict(entry.stats)
+    stats.skipped["trace that another file holds"] += entry.traces - len(kept)
+    stats.recount(kept)
+    stats.n_states_emitted = sum(turn.role == "assistant" and not turn.repeats for one in kept for turn in one.turns)
+    entry.stats = stats.as_dict()
+    entry.traces = store.write_traces(entry.output, kept)
+    if not kept:
+        entry.output = None
+    return True

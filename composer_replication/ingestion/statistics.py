@@ -1,4 +1,4 @@
-"""What a reader counts: everything it read, everything it passed over, and why."""
+"""Counters of a reader: what it read, what it skipped, and why."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _COUNTED = (
 
 @dataclass
 class IngestionStats:
-    """Counters of one read. `skipped` holds every reason for passing something over, with its count.
+    """Counters of one read. `skipped` maps each reason for skipping something to its count.
 
     A record is a JSON value of the log. `n_records_skipped` counts the records that became no part of a trace. Lines
-    that are not JSON are no records; they are in `skipped_truncated_lines`. `n_text_blocks` counts the student's turns
+    that are not JSON are not records; they are in `skipped_truncated_lines`. `n_text_blocks` counts the student's turns
     that say something: the text blocks of a turn are one text here.
     """
 
@@ -65,17 +65,17 @@ class IngestionStats:
             self.version_warnings = []
 
     def skip(self, reason: str, count: int = 1) -> None:
-        """Count records that were read and passed over."""
+        """Count records that were read and skipped."""
         self.n_records_skipped += count
         self.skipped[reason] += count
 
     def skip_line(self, reason: str) -> None:
-        """Count a line, or a part of one, that holds nothing readable."""
+        """Count a line, or a part of one, that cannot be read."""
         self.skipped_truncated_lines += 1
         self.skipped[reason] += 1
 
     def count(self, trace: Trace) -> None:
-        """Add what a finished trace holds. Turns that repeat another file's are context: no calls, no errors, no
+        """Count a finished trace. Turns that repeat another file's are context: no calls, no errors, no
         tokens."""
         calls: set[str] = set()
         copied: set[str] = set()
@@ -108,7 +108,7 @@ class IngestionStats:
         self.results_without_call += len(answered - calls)
 
     def recount(self, traces: Iterable[Trace]) -> None:
-        """Replace what `count` added by what these traces hold."""
+        """Replace what `count` added by the counts of these traces."""
         anew = IngestionStats()
         for trace in traces:
             anew.count(trace)
@@ -129,7 +129,7 @@ class IngestionStats:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> IngestionStats:
-        """The counts that `as_dict` gave."""
+        """Restore the counts from `as_dict`."""
         stats = cls()
         for one in fields(cls):
             if one.name in values:

@@ -35,7 +35,7 @@ class OutputError(OSError):
 
 
 class ManifestEntry(msgspec.Struct, omit_defaults=True):
-    """What is known of a source. `status` is "read", "no log" or "failed".
+    """The manifest's line about a source. `status` is "read", "no log" or "failed".
 
     `turns` are the ids of the assistant turns that the log holds, `began` is when the first was made. `copies` are
     those of them that belong to another source.
@@ -70,7 +70,7 @@ def source_key(path: Path) -> str:
 
 
 def written_paths(folder: str | Path) -> tuple[Path, Path]:
-    """What is written in an output folder: the traces, and the manifest."""
+    """Return the paths in an output folder: the traces, and the manifest."""
     return Path(folder, "traces"), Path(folder, "manifest.jsonl")
 
 
@@ -91,7 +91,7 @@ class TraceStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs out, and take away what a killed one left half-written.
+        """Lock the folder against other runs, and remove the partial files of a killed one.
 
         Raises:
             OutputError: another run is writing here.
@@ -104,7 +104,7 @@ class TraceStore:
                 self._remove_parts()
 
     def entries(self) -> dict[str, ManifestEntry]:
-        """The manifest by key; a line that was cut by a crash is passed over, and its source read again."""
+        """The manifest by key; a line that was cut by a crash is skipped, and its source is read again."""
         entries: dict[str, ManifestEntry] = {}
         if not self._manifest.exists():
             return entries
@@ -156,7 +156,7 @@ class TraceStore:
         return output is None or (self._traces / output).exists()
 
     def remove(self, output: str) -> None:
-        """Take an output away that its source no longer gives."""
+        """Remove an output that its source no longer gives."""
         (self._traces / output).unlink(missing_ok=True)
 
     def read(self, output: str) -> Iterator[Trace]:

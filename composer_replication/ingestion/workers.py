@@ -1,8 +1,8 @@
-"""Sources read in several processes, which end with the process that started them, however it ends.
+"""Read sources in several worker processes, which end when the process that started them ends.
 
-Each has a pipe of its own and nothing is shared, so any of them can be stopped at any moment, and a log that brings its
-process down (it may not fit into memory) costs that log alone. `concurrent.futures` gives neither: a process that is
-stopped while it writes to the common queue leaves everybody waiting, and one that dies ends the whole pool.
+Each worker has a pipe of its own and nothing is shared. So any worker can be stopped at any time, and a log that kills
+its worker (it may not fit into memory) costs only that log. `concurrent.futures` gives neither: a process that is
+stopped while it writes to the shared queue blocks the others, and one that dies ends the whole pool.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from composer_replication.ingestion.formats import LogFormat, added_readers, reg
 from composer_replication.ingestion.source import IngestOptions, Outcome, failed_source, ingest_source
 from composer_replication.ingestion.store import ManifestEntry, TraceStore
 
-# Bytes of logs in one task: small files go together, because handing out a task costs as much as reading a small file.
+# Bytes of logs in one task: small files go together, because sending a task costs as much as reading a small file.
 _TASK_BYTES = 8_000_000
 
 Task: TypeAlias = list[tuple[Path, ManifestEntry | None]]
@@ -54,7 +54,7 @@ def ingest_sources(
 
 @dataclass
 class _Worker:
-    """A process, and the sources that it was given and has not told the outcome of."""
+    """A process, and its sources without an outcome so far."""
 
     process: BaseProcess
     connection: Connection[Any, Any]
@@ -79,7 +79,7 @@ def _in_processes(
                 if isinstance(message, BaseException):
                     raise message
                 if message is None:
-                    yield from _bury(worker, tasks, store, options)
+                    yield from _fail(worker, tasks, store, options)
                 elif message is True:
                     worker.is_ready = True
                 else:
@@ -114,7 +114,7 @@ def _start(readers: list[LogFormat], store: TraceStore, options: IngestOptions) 
 
 
 def _receive(worker: _Worker) -> Any:
-    """What a process has to say: True that it is there, an outcome, an exception; None if it has died."""
+    """Receive a message: True (the worker is ready), an outcome, or an exception; None if the worker died."""
     try:
         return worker.connection.recv()
     except (EOFError, OSError):
@@ -126,8 +126,8 @@ def _send(worker: _Worker) -> None:
         worker.connection.send(list(worker.task))
 
 
-def _bury(worker: _Worker, tasks: deque[Task], store: TraceStore, options: IngestOptions) -> Iterator[Outcome]:
-    """Blame the source that a process died of; the rest of its task is for others."""
+def _fail(worker: _Worker, tasks: deque[Task], store: TraceStore, options: IngestOptions) -> Iterator[Outcome]:
+    """Mark the source as failed if its worker died; the rest of its task goes to other workers."""
     worker.process.join()
     ending = f"exit code {worker.process.exitcode}"
     if not worker.is_ready:
@@ -147,7 +147,7 @@ def _bury(worker: _Worker, tasks: deque[Task], store: TraceStore, options: Inges
 def _serve(
     connection: Connection[Any, Any], readers: list[LogFormat], store: TraceStore, options: IngestOptions
 ) -> None:
-    """The life of a process: a task, the outcomes of its sources, the next task."""
+    """The loop of a worker: receive a task, send the outcomes of its sources, receive the next."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for one in readers:
@@ -166,7 +166,7 @@ def _serve(
 
 
 def _end_with_parent() -> None:
-    """Without this, a process whose parent was killed would read its log to the end first."""
+    """Exit with the parent. Otherwise a worker whose parent was killed would first finish its log."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -175,8 +175,8 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until a process is started, which inherits this for good: Ctrl-C reaches every process of a
-    terminal, and the first one decides what becomes of the others."""
+    """Block Ctrl-C while a process starts, which inherits the block: Ctrl-C reaches every process of a terminal, and
+    the parent decides what happens to its workers."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -188,7 +188,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _split(work: Task) -> list[Task]:
-    """The sources in tasks of about the same size, large files first, so that no process is left with a large one."""
+    """Split the sources into tasks of about the same size, large files first, so that none is left for the end."""
     tasks: list[Task] = []
     filled = _TASK_BYTES
     for size, _, item in sorted(((size_of(item[0]), number, item) for number, item in enumerate(work)), reverse=True):
@@ -201,7 +201,7 @@ def _split(work: Task) -> list[Task]:
 
 
 def size_of(file: Path) -> int:
-    """Its bytes; 0 if it is gone."""
+    """Return the size of a file in bytes; 0 if it is gone."""
     try:
         return file.stat().st_size
     except OSError:
@@ -215,7 +215,7 @@ def _readers() -> list[LogFormat]:
             pickle.dumps(one)
         except Exception as error:
             raise TypeError(
-                f"the reader {one.name!r} cannot be handed to other processes ({error}): define its functions at the "
+                f"the reader {one.name!r} cannot be sent to other processes ({error}): define its functions at the "
                 "top of a module, or read with processes=1"
             ) from error
     return readers

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.coding_tools import known_tools
-from composer_replication.ingestion.tool_definitions import tool_definition
+from composer_replication.ingestion.loose_json import tool_definition
 from composer_replication.traces import Message, ToolCall, Trace, TraceState, parse_action, parse_arguments
 
 # OpenAI's endpoints take no other names.

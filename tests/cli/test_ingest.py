@@ -58,7 +58,7 @@ def test_the_summary(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
     figures = dict(row for row in rows if len(row) == 2)
     assert figures["files that are logs"] == figures["claude_code"] == "3"
-    assert figures["files that are none"] == "1"
+    assert figures["files that are not logs"] == "1"
     assert figures["of the student (states)"] == figures["tool calls"] == figures["tool results"] == "5"
     assert figures["copied from another file"] == "1"
     assert (figures["turns"], figures["records"]) == ("18", "18")
@@ -131,14 +131,14 @@ def test_bad_usage_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--explain", "NOTES"], "is no agent log of a known format (claude_code"),
-        (["--audit", "NOTES"], "no Claude Code log behind"),
-        (["EMPTY", "-o", "OUT"], "no log behind"),
-        (["--stats", "NOTES"], "is of a known format (claude_code"),
-        (["--hints", "EMPTY"], "no log behind"),
+        (["--explain", "NOTES"], "is not in a recognized log format (claude_code"),
+        (["--audit", "NOTES"], "no Claude Code log in"),
+        (["EMPTY", "-o", "OUT"], "no log in"),
+        (["--stats", "NOTES"], "is in a recognized log format (claude_code"),
+        (["--hints", "EMPTY"], "no log in"),
         (["--hints", "LOGS", "--kind", "timeout"], "no error of kind timeout here; there are none at all"),
         (["--explain", "LOGS/s1.jsonl", "--tool", "Bash"], "no error of tool Bash here; there are none at all"),
-        (["NOTES", "-o", "OUT"], "none of 1 files is of a known format (claude_code"),
+        (["NOTES", "-o", "OUT"], "none of 1 files is in a recognized log format (claude_code"),
         (["LOGS", "-o", "NOTES/deeper"], "Not a directory; traces need a folder that can be written"),
     ],
 )
@@ -267,12 +267,8 @@ def test_a_turn_says_its_model_when_it_changes_its_tokens_and_its_time(
 def test_a_result_says_how_much_of_it_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [*turn("a", result="x" * 300), *turn("b", result=""), *turn("c", result="one\ntwo"), *turn("d")]
     lines = said(run(capsys, "--explain", write(tmp_path / "s1.jsonl", records))[1])
-    assert [line for line in lines if line.endswith(("characters)", "(nothing)", "lines)", "done"))] == [
-        f"{'x' * 14}… (300 characters)",
-        "(nothing)",
-        "one (2 lines)",
-        "done",
-    ]
+    expected = [f"{'x' * 14}… (300 characters)", "(nothing)", "one (2 lines)", "done"]
+    assert [line for line in lines if line.endswith(("characters)", "(nothing)", "lines)", "done"))] == expected
 
 
 @pytest.mark.parametrize(
@@ -315,15 +311,11 @@ def test_hints_by_kind_with_what_went_without(
     code, out, _ = run(capsys, "--hints", failing)
     assert code == 0
     lines = said(out)
-    assert [line for line in lines if line.endswith(("1 hint", "hints"))] == [
-        "test_failure: 1 hint",
-        "edit_before_read: 1 hint",
-    ]
+    expected = ["test_failure: 1 hint", "edit_before_read: 1 hint"]
+    assert [line for line in lines if line.endswith(("1 hint", "hints"))] == expected
     start = lines.index("s1 turn 1 line 10, reported by the result at turn 4")
-    assert lines[start + 1 : start + 3] == [
-        'call: Edit {"file_path": "a.py", "new_string": "return 2"}',
-        "error: assert 2 == 3",
-    ]
+    expected = ['call: Edit {"file_path": "a.py", "new_string": "return 2"}', "error: assert 2 == 3"]
+    assert lines[start + 1 : start + 3] == expected
     assert lines[start + 3].startswith("hint: ")
     assert lines[-1] == "2 hints, 1 error site without a hint, 1 outcome not charged"
     _, out, _ = run(capsys, "--hints", failing, "--tool", "Edit", "--kind", "edit_before_read", "--json")
@@ -387,7 +379,7 @@ def test_files_that_cannot_be_read_are_named_at_the_end(
             raise RuntimeError("bad [bold]file")
         return find_format(log)
 
-    monkeypatch.setattr("composer_replication.ingestion.every_trace.find_format", fail)
+    monkeypatch.setattr("composer_replication.ingestion.reading.find_format", fail)
     code, out, _ = run(capsys, mode, logs)
     assert code == 1
     assert unbroken(out).endswith("fork.jsonl:RuntimeError:bad[bold]file")

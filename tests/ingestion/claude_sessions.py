@@ -14,12 +14,12 @@ methods do not know. `m1` is the id of an assistant message, `c1` that of a tool
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
-from composer_replication.ingestion.claude_code import read
+from composer_replication.ingestion.formats.claude_code import read
 from composer_replication.traces import Message, Trace, Turn
 
 Fields = dict[str, Any]
@@ -35,6 +35,11 @@ class Session:
         self._envelope: Fields = {"sessionId": session_id, "cwd": "/work", "gitBranch": "main", "isSidechain": False}
         if version is not None:
             self._envelope["version"] = version
+
+    @property
+    def then(self) -> _Chain:
+        """The same methods, to be chained: `session.then.prompt("go").says("m1", "done")`."""
+        return _Chain(self)
 
     def record(self, kind: str, **fields: Any) -> Fields:
         """A record of any type, with what every record has; fields of another name or value can be given."""
@@ -118,6 +123,18 @@ class Session:
 
     def write(self, folder: Path, name: str = "session.jsonl") -> Path:
         return write_lines(folder / name, self.lines())
+
+
+class _Chain:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Callable[..., _Chain]:
+        def call(*values: Any, **fields: Any) -> _Chain:
+            getattr(self._session, name)(*values, **fields)
+            return self
+
+        return call
 
 
 def line_of(record: Fields) -> bytes:

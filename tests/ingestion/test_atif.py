@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from test_mini_swe_agent import FIXTURES, read_path, read_value, survives_damage
 
-from composer_replication.ingestion import atif, mini_swe_agent, openhands, swe_agent
-from composer_replication.ingestion.formats import Head, read_head
+from composer_replication.ingestion.formats import Head, atif, mini_swe_agent, openhands, read_head, swe_agent
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Usage
@@ -44,15 +43,11 @@ def test_a_document() -> None:
     assert (trace.turns[1].origin, trace.turns[1].timestamp) == ("prompt", "2026-01-01T00:00:00Z")
     reply = trace.turns[2]
     assert (reply.content, reply.thinking, reply.model) == ("Heating and asking.", "Two things at once.", "model-b")
-    assert [(one.id, one.name, one.arguments) for one in reply.tool_calls] == [
-        ("c1", "oven", {"degrees": 220}),
-        ("c2", "delegate", {"task": "knead"}),
-    ]
+    expected = [("c1", "oven", {"degrees": 220}), ("c2", "delegate", {"task": "knead"})]
+    assert [(one.id, one.name, one.arguments) for one in reply.tool_calls] == expected
     assert reply.usage == Usage(input_tokens=100, output_tokens=9, cached_tokens=60, cache_write_tokens=7)
-    assert [(turn.tool_call_id, turn.content, turn.is_error) for turn in trace.turns[3:5]] == [
-        ("c2", "kneaded", False),
-        ("c1", "too hot", True),
-    ]
+    expected = [("c2", "kneaded", False), ("c1", "too hot", True)]
+    assert [(turn.tool_call_id, turn.content, turn.is_error) for turn in trace.turns[3:5]] == expected
     assert trace.model == "model-a"
     assert trace.tools[0]["function"]["name"] == "oven"
     assert trace.final_reward == 0.5
@@ -227,11 +222,8 @@ def test_results_without_an_id_take_the_calls_that_are_left(tmp_path: Path) -> N
     assert [(turn.content, turn.tool_call_id) for turn in trace.turns[1:]] == [
         ("first", "call_0_1"), ("of a", "a"), ("second", "c"), ("", "a"), ("third", None),
     ]  # fmt: skip
-    assert stats.skipped == {
-        "tool call without a name": 1,
-        "result without content": 1,
-        "result that is not an object": 1,
-    }
+    expected = {"tool call without a name": 1, "result without content": 1, "result that is not an object": 1}
+    assert stats.skipped == expected
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claude_sessions import (
-    SESSION_ID,
-    Session,
-    contents,
-    histories,
-    read_file,
-    read_turns,
-    shape,
-    write_lines,
-)
+from claude_sessions import SESSION_ID, Session, contents, histories, read_file, read_turns, shape, write_lines
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
-from composer_replication.ingestion.claude_code import read, sniff
 from composer_replication.ingestion.formats import read_head
+from composer_replication.ingestion.formats.claude_code import read, sniff
 from composer_replication.traces import Usage
 
 # Turns: rules 1 to 5.
@@ -27,22 +18,18 @@ from composer_replication.traces import Usage
 
 def test_a_turn_is_all_fragments_of_a_message(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.thinks("m1", "hm")
-    session.says("m1", "I look.")
-    session.says("m1", "Twice.")
-    session.calls("m1", "c1", "Read", file_path="a.py")
-    session.result("c1", "x = 1")
-    session.says("m2", "Done.")
+    session.then.prompt("go").thinks("m1", "hm").says("m1", "I look.").says("m1", "Twice.")
+    session.then.calls("m1", "c1", "Read", file_path="a.py").result("c1", "x = 1").says("m2", "Done.")
     user, first, result, second = read_turns(session.write(tmp_path))
     assert (user.role, user.content, user.origin, user.line) == ("user", "go", "prompt", 1)
     assert (first.thinking, first.content, first.id, first.line) == ("hm", "I look.\nTwice.", "m1", 2)
     assert first.tool_call is not None
-    assert (first.tool_call.id, first.tool_call.name, first.tool_call.arguments) == (
+    expected = (
         "c1",
         "Read",
         {"file_path": "a.py"},
     )
+    assert (first.tool_call.id, first.tool_call.name, first.tool_call.arguments) == expected
     assert (result.role, result.content, result.tool_call_id, result.line) == ("tool", "x = 1", "c1", 6)
     assert (second.id, second.content, second.model) == ("m2", "Done.", "claude-x")
     assert first.timestamp == "2026-01-01T00:00:02.000Z"
@@ -50,15 +37,8 @@ def test_a_turn_is_all_fragments_of_a_message(tmp_path: Path) -> None:
 
 def test_fragments_are_merged_across_foreign_records(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.says("m1", "I look.")
-    session.progress()
-    session.calls("m1", "c1")
-    session.result("c1", "first")
-    session.queued("hurry")
-    session.record("file-history-snapshot", snapshot={})
-    session.calls("m1", "c2")
-    session.result("c2", "second")
+    session.then.prompt("go").says("m1", "I look.").progress().calls("m1", "c1").result("c1", "first").queued("hurry")
+    session.then.record("file-history-snapshot", snapshot={}).calls("m1", "c2").result("c2", "second")
     session.says("m2", "Done.")
     turns = read_turns(session.write(tmp_path))
     assert [(turn.role, turn.content) for turn in turns] == [
@@ -90,10 +70,7 @@ def test_results_are_paired_by_id_and_not_by_order(tmp_path: Path) -> None:
 
 def test_a_result_that_stands_before_its_call_is_found(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.result("c1", "early")
-    session.calls("m1", "c1")
-    session.says("m2", "Done.")
+    session.then.prompt("go").result("c1", "early").calls("m1", "c1").says("m2", "Done.")
     turns = read_turns(session.write(tmp_path))
     assert [turn.role for turn in turns] == ["user", "assistant", "tool", "assistant"]
     assert turns[2].content == "early"
@@ -106,8 +83,7 @@ def test_parents_are_not_walked(tmp_path: Path) -> None:
     calls = [session.calls("m1", f"c{number}") for number in range(4)]
     for number, call in enumerate(calls):
         session.result(f"c{number}", f"r{number}", parentUuid=call["uuid"])
-    session.says("m2", "Done.", parentUuid=session.records[-4]["uuid"])
-    session.prompt("more", parentUuid="nobody")
+    session.then.says("m2", "Done.", parentUuid=session.records[-4]["uuid"]).prompt("more", parentUuid="nobody")
     session.says("m3", "Yes.", parentUuid="nobody either")
     messages = histories(session.write(tmp_path))[-1]
     assert contents(messages) == ["go", "", "r0", "r1", "r2", "r3", "Done.", "more"]
@@ -128,8 +104,7 @@ def test_usage_is_that_of_the_last_fragment(tmp_path: Path) -> None:
 
 def test_a_fragment_without_usage_leaves_it(tmp_path: Path) -> None:
     session = Session()
-    session.says("m1", "a", usage={"input_tokens": 3, "output_tokens": None})
-    session.says("m1", "b")
+    session.then.says("m1", "a", usage={"input_tokens": 3, "output_tokens": None}).says("m1", "b")
     assert read_turns(session.write(tmp_path))[0].usage == Usage(input_tokens=3)
 
 
@@ -154,23 +129,16 @@ def test_messages_without_an_id_are_turns_of_their_own(tmp_path: Path) -> None:
 
 def test_empty_thinking_is_dropped(tmp_path: Path) -> None:
     session = Session()
-    session.thinks("m1", "")
-    session.thinks("m1", "one")
-    session.thinks("m1", "")
-    session.thinks("m1", "two")
-    session.says("m1", "yes")
-    session.thinks("m2", "")
-    session.says("m2", "no")
+    session.then.thinks("m1", "").thinks("m1", "one").thinks("m1", "").thinks("m1", "two").says("m1", "yes")
+    session.then.thinks("m2", "").says("m2", "no")
     first, second = read_turns(session.write(tmp_path))
     assert (first.thinking, second.thinking) == ("one\ntwo", "")
 
 
 def test_synthetic_and_error_messages_are_no_states(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.says("m1", "No response requested.", model="<synthetic>")
-    session.says("m2", "API Error: 529", isApiErrorMessage=True)
-    session.says("m3", "Done.")
+    session.then.prompt("go").says("m1", "No response requested.", model="<synthetic>")
+    session.then.says("m2", "API Error: 529", isApiErrorMessage=True).says("m3", "Done.")
     (trace,), stats = read_file(session.write(tmp_path))
     assert shape(trace) == [("user", "go"), ("assistant", "Done.")]
     assert stats.skipped["synthetic message"] == 2
@@ -189,10 +157,8 @@ def test_what_the_providers_own_tools_answer_is_a_result(tmp_path: Path) -> None
     session = Session()
     searched = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"type": "text", "text": "found"}]}
     session.fragment("m1", {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}, searched)
-    assert [(turn.role, turn.content) for turn in read_turns(session.write(tmp_path))] == [
-        ("assistant", ""),
-        ("tool", "found"),
-    ]
+    expected = [("assistant", ""), ("tool", "found")]
+    assert [(turn.role, turn.content) for turn in read_turns(session.write(tmp_path))] == expected
 
 
 # The user's side: rules 9 and 10.
@@ -218,21 +184,16 @@ def test_what_the_providers_own_tools_answer_is_a_result(tmp_path: Path) -> None
 )
 def test_origins_of_user_records(tmp_path: Path, text: str, fields: dict[str, Any], origin: str) -> None:
     session = Session()
-    session.prompt(text, **fields)
-    session.prompt([{"type": "text", "text": text}], **fields)
+    session.then.prompt(text, **fields).prompt([{"type": "text", "text": text}], **fields)
     turns = read_turns(session.write(tmp_path))
     assert [(turn.origin, turn.content) for turn in turns] == [(origin, text)] * 2
 
 
 def test_queued_prompts_exist_only_as_attachments(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.calls("m1", "c1")
-    session.queued("stop that")
-    session.queued([{"type": "text", "text": "and look:"}, {"type": "image", "source": {}}])
-    session.queued("")
-    session.record("attachment", attachment={"type": "todo_reminder", "content": []})
-    session.result("c1", "r")
+    session.then.prompt("go").calls("m1", "c1").queued("stop that")
+    session.then.queued([{"type": "text", "text": "and look:"}, {"type": "image", "source": {}}]).queued("")
+    session.then.record("attachment", attachment={"type": "todo_reminder", "content": []}).result("c1", "r")
     session.says("m2", "yes")
     path = session.write(tmp_path)
     assert contents(histories(path)[-1]) == ["go", "", "r", "stop that", "and look:\n[image]"]
@@ -243,8 +204,7 @@ def test_queued_prompts_exist_only_as_attachments(tmp_path: Path) -> None:
 
 def test_images_and_empty_prompts(tmp_path: Path) -> None:
     session = Session()
-    session.prompt([{"type": "text", "text": "see"}, {"type": "image", "source": {"data": "AAAA"}}])
-    session.prompt([])
+    session.then.prompt([{"type": "text", "text": "see"}, {"type": "image", "source": {"data": "AAAA"}}]).prompt([])
     (trace,), stats = read_file(session.write(tmp_path))
     assert shape(trace) == [("user", "see\n[image]")]
     assert stats.skipped["empty message"] == 1
@@ -261,8 +221,7 @@ def test_a_record_with_a_result_and_a_text_gives_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize("copy", [{"stdout": "x"}, "text", ["a", {"b": 1}], 3, None, True])
 def test_tool_use_result_is_ignored_whatever_it_is(tmp_path: Path, copy: Any) -> None:
     session = Session()
-    session.calls("m1", "c1")
-    session.result("c1", "the answer", toolUseResult=copy)
+    session.then.calls("m1", "c1").result("c1", "the answer", toolUseResult=copy)
     (trace,), stats = read_file(session.write(tmp_path))
     assert shape(trace)[1] == ("tool", "the answer")
     assert stats.n_records_skipped == 0
@@ -285,8 +244,7 @@ def test_tool_use_result_is_ignored_whatever_it_is(tmp_path: Path, copy: Any) ->
 )
 def test_results_become_text(tmp_path: Path, content: Any, text: str) -> None:
     session = Session()
-    session.calls("m1", "c1")
-    session.result("c1", content)
+    session.then.calls("m1", "c1").result("c1", content)
     assert read_turns(session.write(tmp_path))[1].content == text
 
 
@@ -306,8 +264,7 @@ def test_errors_are_what_the_log_flags(
     tmp_path: Path, flag: bool | None, text: str, failed: bool, drifted: bool
 ) -> None:
     session = Session()
-    session.calls("m1", "c1")
-    session.result("c1", text, is_error=flag)
+    session.then.calls("m1", "c1").result("c1", text, is_error=flag)
     if drifted:  # a field of another type elsewhere in the record must not change it
         session.records[-1]["timestamp"] = 5
     assert read_turns(session.write(tmp_path))[1].is_error is failed
@@ -316,8 +273,7 @@ def test_errors_are_what_the_log_flags(
 def test_verbatim_results_are_the_text_of_the_line(tmp_path: Path) -> None:
     session = Session()
     for number, content in enumerate(["ä\n", ["list"], "failed"]):
-        session.calls("m1", f"c{number}")
-        session.result(f"c{number}", content, is_error=content == "failed")
+        session.then.calls("m1", f"c{number}").result(f"c{number}", content, is_error=content == "failed")
     log = LogFile(session.write(tmp_path))
     (trace,) = read(log, ReadOptions(verbatim_results=True), IngestionStats())
     first, second, third = (turn.content for turn in trace.turns if turn.role == "tool")
@@ -330,9 +286,7 @@ def test_verbatim_results_are_the_text_of_the_line(tmp_path: Path) -> None:
 
 def test_where_a_trace_comes_from(tmp_path: Path) -> None:
     session = Session()
-    session.summary()
-    session.prompt("go")
-    session.says("m1", "a")
+    session.then.summary().prompt("go").says("m1", "a")
     path = session.write(tmp_path, "one.jsonl")
     for lines in (session.lines(), [b"\xef\xbb\xbf" + session.lines()[1]], [session.lines()[1] + session.lines()[2]]):
         ((trace,), stats) = read_file(write_lines(path, lines))

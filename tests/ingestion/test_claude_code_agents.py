@@ -13,14 +13,12 @@ from composer_replication.ingestion.claude_code import ClaudeCodeIngester
 def inline_session() -> Session:
     """As 1.0.x writes it: two agents between the records of the session, told apart by their chains alone."""
     session = Session(version="1.0.108")
-    session.prompt("go")
-    session.calls("m1", "c1", "Task")
+    session.then.prompt("go").calls("m1", "c1", "Task")
     first = session.prompt("explore", isSidechain=True, parentUuid=None)
     second = session.prompt("test", isSidechain=True, parentUuid=None)
     first = session.says("a1", "exploring", isSidechain=True, parentUuid=first["uuid"])
     session.says("b1", "testing", isSidechain=True, parentUuid=second["uuid"])
-    session.says("a2", "explored", isSidechain=True, parentUuid=first["uuid"])
-    session.result("c1", "report")
+    session.then.says("a2", "explored", isSidechain=True, parentUuid=first["uuid"]).result("c1", "report")
     session.says("m2", "Done.")
     return session
 
@@ -70,8 +68,7 @@ def test_agent_files_are_traces_if_asked_for(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "session" / "subagents"):
         session = agent_session()
         # None of these belongs to an agent by its id, and none makes one.
-        session.summary()
-        session.record("progress", data={"type": "hook_progress"}, isSidechain=True)
+        session.then.summary().record("progress", data={"type": "hook_progress"}, isSidechain=True)
         session.record("mode", uuid=None)
         (trace,), stats = read_file(session.write(folder, "agent-a1b2.jsonl"), subagents=True)
         assert shape(trace) == [("user", "explore"), ("assistant", ""), ("tool", "found"), ("assistant", "explored")]
@@ -81,11 +78,7 @@ def test_agent_files_are_traces_if_asked_for(tmp_path: Path) -> None:
 
 def test_an_agents_context_is_compacted_as_the_sessions_is(tmp_path: Path) -> None:
     session = agent_session()
-    session.microcompaction("c1")
-    session.says("a3", "third")
-    session.queued("steered")
-    session.says("a4", "fourth")
-    session.compaction("Summary")
+    session.then.microcompaction("c1").says("a3", "third").queued("steered").says("a4", "fourth").compaction("Summary")
     session.says("a5", "fifth")
     for record in session.records:
         record.update(isSidechain=True, agentId="a1b2")
@@ -98,9 +91,7 @@ def test_an_agents_context_is_compacted_as_the_sessions_is(tmp_path: Path) -> No
 
 def embedded_session() -> Session:
     session = Session(version="2.1.41")
-    session.prompt("go")
-    session.calls("m1", "c1", "Task")
-    session.progress()
+    session.then.prompt("go").calls("m1", "c1", "Task").progress()
     for record in agent_session().records:
         session.agent_progress("a1b2", {**record, "uuid": "inner-" + record["uuid"]})
     session.record("progress", data={"type": "agent_progress", "message": {"type": "hologram"}, "agentId": "a1b2"})
@@ -143,11 +134,6 @@ def test_the_ingester_reads_agents_behind_the_session(tmp_path: Path) -> None:
     path = inline_session().write(tmp_path)
     assert [state["state_id"] for state in ClaudeCodeIngester().ingest(path)] == ["session::0000", "session::0001"]
     every = ClaudeCodeIngester(skip_sidechain=False)
-    assert [state["state_id"] for state in every.ingest(path)] == [
-        "session::0000",
-        "session::0001",
-        "session/u3::0000",
-        "session/u3::0001",
-        "session/u4::0000",
-    ]
+    expected = ["session::0000", "session::0001", "session/u3::0000", "session/u3::0001", "session/u4::0000"]
+    assert [state["state_id"] for state in every.ingest(path)] == expected
     assert every.last_stats.n_states_emitted == 5

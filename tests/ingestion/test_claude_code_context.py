@@ -7,14 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from claude_sessions import (
-    Session,
-    contents,
-    histories,
-    read_file,
-    read_turns,
-    shape,
-)
+from claude_sessions import Session, contents, histories, read_file, read_turns, shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,14 +16,8 @@ from composer_replication.histories import CLEARED_RESULT, NO_RESULT
 
 def test_after_a_compaction_the_summary_is_the_context(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.calls("m1", "c1")
-    session.result("c1", "old")
-    session.says("m2", "old answer")
-    session.compaction("So far: nothing.")
-    session.prompt("go on")
-    session.says("m3", "new")
-    session.says("m4", "newer")
+    session.then.prompt("go").calls("m1", "c1").result("c1", "old").says("m2", "old answer")
+    session.then.compaction("So far: nothing.").prompt("go on").says("m3", "new").says("m4", "newer")
     before = ["go", "", "old"]
     after = ["So far: nothing.", "go on"]
     assert list(map(contents, histories(session.write(tmp_path)))) == [["go"], before, after, [*after, "new"]]
@@ -42,9 +29,7 @@ def test_after_a_compaction_the_summary_is_the_context(tmp_path: Path) -> None:
 
 def test_messages_that_a_compaction_preserves_stay_behind_the_summary(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.calls("m1", "c1")
-    session.result("c1", "dropped")
+    session.then.prompt("go").calls("m1", "c1").result("c1", "dropped")
     kept_call = session.calls("m2", "c2")
     kept_result = session.result("c2", "kept")
     kept_prompt = session.prompt("kept prompt")
@@ -60,36 +45,25 @@ def test_a_preserved_call_without_result_is_answered(tmp_path: Path) -> None:
     session = Session()
     session.prompt("go")
     kept = session.calls("m1", "c1")
-    session.compaction("Summary", kept=[kept])
-    session.says("m2", "new")
+    session.then.compaction("Summary", kept=[kept]).says("m2", "new")
     assert contents(histories(session.write(tmp_path))[-1]) == ["Summary", "", NO_RESULT]
 
 
 def test_a_summary_without_a_boundary_begins_the_context_too(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.says("m1", "old")
-    session.prompt("Summary", isCompactSummary=True)
-    session.says("m2", "new")
+    session.then.prompt("go").says("m1", "old").prompt("Summary", isCompactSummary=True).says("m2", "new")
     assert contents(histories(session.write(tmp_path))[-1]) == ["Summary"]
 
 
 def test_the_second_compaction_counts_as_well(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.compaction("First")
-    session.says("m1", "old")
-    session.compaction("Second")
-    session.says("m2", "new")
+    session.then.prompt("go").compaction("First").says("m1", "old").compaction("Second").says("m2", "new")
     assert list(map(contents, histories(session.write(tmp_path)))) == [["First"], ["Second"]]
 
 
 def test_a_result_that_comes_after_a_compaction_stays_before_it(tmp_path: Path) -> None:
     session = Session()
-    session.calls("m1", "c1")
-    session.compaction("Summary")
-    session.result("c1", "late")
-    session.says("m2", "new")
+    session.then.calls("m1", "c1").compaction("Summary").result("c1", "late").says("m2", "new")
     (trace,), stats = read_file(session.write(tmp_path))
     assert shape(trace)[:2] == [("assistant", ""), ("tool", "late")]
     assert contents(histories(tmp_path / "session.jsonl")[-1]) == ["Summary"]
@@ -100,12 +74,8 @@ def test_a_microcompaction_clears_results_from_there_on(tmp_path: Path) -> None:
     session = Session()
     session.prompt("go")
     for number in (1, 2):
-        session.calls(f"m{number}", f"c{number}")
-        session.result(f"c{number}", f"r{number}")
-    session.says("m3", "before")
-    session.microcompaction("c1", "not in this file")
-    session.says("m4", "after")
-    session.says("m5", "later")
+        session.then.calls(f"m{number}", f"c{number}").result(f"c{number}", f"r{number}")
+    session.then.says("m3", "before").microcompaction("c1", "not in this file").says("m4", "after").says("m5", "later")
     seen = list(map(contents, histories(session.write(tmp_path))))
     assert seen[2] == ["go", "", "r1", "", "r2"]
     assert seen[3] == ["go", "", CLEARED_RESULT, "", "r2", "before"]
@@ -116,12 +86,9 @@ def test_a_rewind_cuts_the_branch_from_the_context_and_keeps_its_states(tmp_path
     session = Session()
     session.prompt("go")
     fork = session.says("m1", "ready")
-    session.prompt("wrong", parentUuid=fork["uuid"])
-    session.says("m2", "abandoned")
-    session.prompt("right", parentUuid=fork["uuid"])
-    session.says("m3", "kept")
-    session.prompt("right again", parentUuid=fork["uuid"])
-    session.says("m4", "last")
+    session.then.prompt("wrong", parentUuid=fork["uuid"]).says("m2", "abandoned")
+    session.then.prompt("right", parentUuid=fork["uuid"]).says("m3", "kept")
+    session.then.prompt("right again", parentUuid=fork["uuid"]).says("m4", "last")
     seen = list(map(contents, histories(session.write(tmp_path))))
     assert seen == [["go"], ["go", "ready", "wrong"], ["go", "ready", "right"], ["go", "ready", "right again"]]
 
@@ -131,8 +98,7 @@ def test_a_branch_that_is_continued_was_no_rewind(tmp_path: Path) -> None:
     fork = session.says("m1", "ready")
     session.prompt("one", parentUuid=fork["uuid"])
     answer = session.says("m2", "first")
-    session.prompt("two", parentUuid=fork["uuid"])
-    session.says("m3", "second", parentUuid=answer["uuid"])
+    session.then.prompt("two", parentUuid=fork["uuid"]).says("m3", "second", parentUuid=answer["uuid"])
     assert contents(histories(session.write(tmp_path))[-1]) == ["ready", "one", "first", "two"]
 
 
@@ -140,8 +106,7 @@ def test_an_answer_to_the_first_prompt_shows_that_it_was_no_rewind(tmp_path: Pat
     session = Session()
     fork = session.says("m1", "ready")
     first = session.prompt("one", parentUuid=fork["uuid"])
-    session.prompt("two", parentUuid=fork["uuid"])
-    session.says("m2", "both", parentUuid=first["uuid"])
+    session.then.prompt("two", parentUuid=fork["uuid"]).says("m2", "both", parentUuid=first["uuid"])
     assert contents(histories(session.write(tmp_path))[-1]) == ["ready", "one", "two"]
 
 
@@ -150,38 +115,29 @@ def test_an_answer_to_the_second_prompt_leaves_the_rewind(tmp_path: Path) -> Non
     fork = session.says("m1", "ready")
     session.prompt("one", parentUuid=fork["uuid"])
     second = session.prompt("two", parentUuid=fork["uuid"])
-    session.says("m2", "a", parentUuid=second["uuid"])
-    session.says("m3", "b", parentUuid=fork["uuid"])
+    session.then.says("m2", "a", parentUuid=second["uuid"]).says("m3", "b", parentUuid=fork["uuid"])
     assert contents(histories(session.write(tmp_path))[-1]) == ["ready", "two", "a"]
 
 
 def test_a_rewind_to_the_start_of_a_compacted_context_stays_in_it(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.says("m1", "old")
+    session.then.prompt("go").says("m1", "old")
     boundary = session.compaction("dropped") and session.records[-2]
     session.records.pop()
-    session.prompt("wrong", parentUuid=boundary["uuid"])
-    session.says("m2", "abandoned")
-    session.prompt("right", parentUuid=boundary["uuid"])
-    session.says("m3", "new")
+    session.then.prompt("wrong", parentUuid=boundary["uuid"]).says("m2", "abandoned")
+    session.then.prompt("right", parentUuid=boundary["uuid"]).says("m3", "new")
     assert list(map(contents, histories(session.write(tmp_path)))) == [["go"], ["wrong"], ["right"]]
 
 
 def test_a_rewind_to_the_first_prompt(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("first")
-    session.says("m1", "abandoned")
-    session.prompt("instead", parentUuid=None)
-    session.says("m2", "new")
+    session.then.prompt("first").says("m1", "abandoned").prompt("instead", parentUuid=None).says("m2", "new")
     assert [contents(one) for one in histories(session.write(tmp_path))] == [["first"], ["instead"]]
 
 
 def test_a_log_without_parents_has_no_rewinds(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("first")
-    session.says("m1", "one", parentUuid=None)
-    session.prompt("second", parentUuid=None)
+    session.then.prompt("first").says("m1", "one", parentUuid=None).prompt("second", parentUuid=None)
     session.says("m2", "two", parentUuid=None)
     assert [contents(one) for one in histories(session.write(tmp_path))] == [["first"], ["first", "one", "second"]]
 
@@ -190,10 +146,8 @@ def test_a_rewind_over_a_command(tmp_path: Path) -> None:
     session = Session()
     session.prompt("first")
     fork = session.says("m1", "one")["uuid"]
-    session.prompt("<command-name>/review</command-name>")
-    session.says("m2", "abandoned")
-    session.prompt("instead", parentUuid=fork)
-    session.says("m3", "new")
+    session.then.prompt("<command-name>/review</command-name>").says("m2", "abandoned")
+    session.then.prompt("instead", parentUuid=fork).says("m3", "new")
     assert contents(histories(session.write(tmp_path))[-1]) == ["first", "one", "instead"]
 
 
@@ -203,19 +157,14 @@ def test_only_messages_show_that_a_branch_goes_on(tmp_path: Path) -> None:
     fork = session.says("m1", "one")["uuid"]
     session.prompt("second")
     abandoned = session.says("m2", "abandoned")["uuid"]
-    session.prompt("instead", parentUuid=fork)
-    session.record("system", subtype="turn_duration", parentUuid=abandoned)
+    session.then.prompt("instead", parentUuid=fork).record("system", subtype="turn_duration", parentUuid=abandoned)
     session.says("m3", "new", parentUuid=session.records[-2]["uuid"])
     assert contents(histories(session.write(tmp_path))[-1]) == ["first", "one", "instead"]
 
 
 def test_a_result_that_comes_after_the_model_went_on_was_not_seen_before(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("first")
-    session.calls("m1", "c1")
-    session.prompt("never mind")
-    session.says("m2", "fine")
-    session.result("c1", "too late")
+    session.then.prompt("first").calls("m1", "c1").prompt("never mind").says("m2", "fine").result("c1", "too late")
     session.says("m3", "I see")
     path = session.write(tmp_path)
     second, third = histories(path)[1:]
@@ -227,10 +176,7 @@ def test_a_result_that_comes_after_the_model_went_on_was_not_seen_before(tmp_pat
 
 def test_a_result_that_was_only_written_late_stays_with_its_call(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("first")
-    session.calls("m1", "c1")
-    session.prompt("a reminder", isMeta=True)
-    session.says("m2", "fine")
+    session.then.prompt("first").calls("m1", "c1").prompt("a reminder", isMeta=True).says("m2", "fine")
     session.result("c1", "in time")
     assert contents(histories(session.write(tmp_path))[1]) == ["first", "", "in time", "a reminder"]
 
@@ -238,10 +184,8 @@ def test_a_result_that_was_only_written_late_stays_with_its_call(tmp_path: Path)
 def test_two_notices_behind_one_record_are_no_rewind(tmp_path: Path) -> None:
     session = Session()
     fork = session.says("m1", "ready")
-    session.prompt("<bash-input>ls</bash-input>", parentUuid=fork["uuid"])
-    session.prompt("real", parentUuid=fork["uuid"])
-    session.prompt("note", parentUuid=fork["uuid"], isMeta=True)
-    session.says("m2", "yes")
+    session.then.prompt("<bash-input>ls</bash-input>", parentUuid=fork["uuid"]).prompt("real", parentUuid=fork["uuid"])
+    session.then.prompt("note", parentUuid=fork["uuid"], isMeta=True).says("m2", "yes")
     assert len(histories(session.write(tmp_path))[-1]) == 4
 
 

@@ -23,11 +23,7 @@ from composer_replication.histories import NO_RESULT
 
 def test_calls_without_results_and_results_without_calls_are_counted(tmp_path: Path) -> None:
     session = Session()
-    session.calls("m1", "c1")
-    session.calls("m1", "c2")
-    session.result("c1", "r")
-    session.result("c9", "whose?")
-    session.says("m2", "yes")
+    session.then.calls("m1", "c1").calls("m1", "c2").result("c1", "r").result("c9", "whose?").says("m2", "yes")
     path = session.write(tmp_path)
     _, stats = read_file(path)
     assert (stats.calls_without_result, stats.results_without_call, stats.n_tool_results) == (1, 1, 2)
@@ -38,9 +34,7 @@ def test_calls_without_results_and_results_without_calls_are_counted(tmp_path: P
 
 def test_glued_records_are_both_read(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.says("m1", "a")
-    session.says("m2", "b")
+    session.then.prompt("go").says("m1", "a").says("m2", "b")
     whole = read_turns(session.write(tmp_path))
     first, second, third = session.lines()
     for glue in (b"", b" ", b"\x00\x00", b"\t"):
@@ -52,8 +46,7 @@ def test_glued_records_are_both_read(tmp_path: Path) -> None:
 
 def test_what_stands_beside_a_broken_part_is_read(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.calls("m1", "c1", "Edit", old={"type": "user", "sessionId": SESSION_ID}, new="b")
+    session.then.prompt("go").calls("m1", "c1", "Edit", old={"type": "user", "sessionId": SESSION_ID}, new="b")
     session.says("m2", "b")
     first, second, third = session.lines()
     cut = second[: second.index(b'"new"') + 8]
@@ -68,16 +61,8 @@ def test_what_stands_beside_a_broken_part_is_read(tmp_path: Path) -> None:
 
 def test_doubled_lines_change_nothing(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.thinks("m1", "hm")
-    session.says("m1", "look")
-    session.calls("m1", "c1")
-    session.result("c1", "r")
-    session.queued("hurry")
-    session.microcompaction("c1")
-    session.says("m2", "yes")
-    session.compaction("Summary")
-    session.says("m3", "new")
+    session.then.prompt("go").thinks("m1", "hm").says("m1", "look").calls("m1", "c1").result("c1", "r").queued("hurry")
+    session.then.microcompaction("c1").says("m2", "yes").compaction("Summary").says("m3", "new")
     whole = read_turns(session.write(tmp_path))
     lines = session.lines()
     doubled = [line for line in lines for _ in range(2)]
@@ -92,11 +77,8 @@ def test_doubled_lines_change_nothing(tmp_path: Path) -> None:
 
 def test_unknown_types_are_counted_and_no_error(tmp_path: Path) -> None:
     session = Session()
-    session.record("hologram", payload={"a": 1})
-    session.record("hologram")
-    session.record("system", subtype="turn_duration")
-    session.record("queue-operation", operation="enqueue")
-    session.summary()
+    session.then.record("hologram", payload={"a": 1}).record("hologram").record("system", subtype="turn_duration")
+    session.then.record("queue-operation", operation="enqueue").summary()
     session.records.append({"sessionId": SESSION_ID})
     session.says("m1", "yes")
     (trace,), stats = read_file(session.write(tmp_path))
@@ -127,8 +109,7 @@ def test_values_that_are_no_objects_are_counted(tmp_path: Path) -> None:
 )
 def test_drift_of_the_envelope_does_not_lose_the_record(tmp_path: Path, field: str, drifted: Any) -> None:
     session = Session()
-    session.says("m1", "first")
-    session.prompt("second")
+    session.then.says("m1", "first").prompt("second")
     for record in session.records:
         record[field] = drifted
     (trace,), stats = read_file(session.write(tmp_path))
@@ -152,29 +133,20 @@ def test_drift_of_blocks_does_not_lose_them(tmp_path: Path) -> None:
     session.fragment("m1", {"type": "tool_use", "id": 7, "name": None, "input": "ls -l"})
     session.fragment("m1", {"type": "tool_use", "id": "c2", "name": "Read", "input": None})
     session.result("7", "r")["message"]["content"][0].update(tool_use_id=7, is_error="true")
-    session.prompt(12)
-    session.prompt(None)
-    session.record("user", message="only a text")
+    session.then.prompt(12).prompt(None).record("user", message="only a text")
     (trace,), stats = read_file(session.write(tmp_path))
     first = trace.turns[0]
     assert first.content.split() == ["5", "bare"]
-    assert [(call.id, call.name, call.arguments) for call in first.tool_calls] == [
-        ("7", "", {"input": "ls -l"}),
-        ("c2", "Read", {}),
-    ]
-    assert [(turn.role, turn.content, turn.is_error) for turn in trace.turns[1:]] == [
-        ("tool", "r", True),
-        ("user", "12", False),
-        ("user", "", False),
-        ("user", "only a text", False),
-    ]
+    expected = [("7", "", {"input": "ls -l"}), ("c2", "Read", {})]
+    assert [(call.id, call.name, call.arguments) for call in first.tool_calls] == expected
+    expected = [("tool", "r", True), ("user", "12", False), ("user", "", False), ("user", "only a text", False)]
+    assert [(turn.role, turn.content, turn.is_error) for turn in trace.turns[1:]] == expected
     assert stats.n_records_skipped == 0
 
 
 def test_records_without_a_message_are_counted(tmp_path: Path) -> None:
     session = Session()
-    session.record("user")
-    session.record("assistant", message=None)
+    session.then.record("user").record("assistant", message=None)
     traces, stats = read_file(session.write(tmp_path))
     assert traces == []
     assert (stats.n_records_total, stats.n_records_skipped) == (2, 2)
@@ -182,12 +154,7 @@ def test_records_without_a_message_are_counted(tmp_path: Path) -> None:
 
 def test_one_uuid_on_everything_loses_nothing(tmp_path: Path) -> None:
     session = Session()
-    session.record("mode")
-    session.prompt("go")
-    session.says("m1", "a")
-    session.queued("b")
-    session.prompt("c")
-    session.prompt([])
+    session.then.record("mode").prompt("go").says("m1", "a").queued("b").prompt("c").prompt([])
     for record in session.records:
         record["uuid"] = record["parentUuid"] = "trimmed"
     (trace,), _ = read_file(session.write(tmp_path))

@@ -18,12 +18,8 @@ from composer_replication.traces import TraceState
 
 def small_session() -> Session:
     session = Session()
-    session.prompt("go")
-    session.thinks("m1", "hm")
-    session.says("m1", "I look.")
-    session.calls("m1", "c1", "Read", file_path="ä.py")
-    session.result("c1", "x = 1")
-    session.says("m2", "Done.")
+    session.then.prompt("go").thinks("m1", "hm").says("m1", "I look.").calls("m1", "c1", "Read", file_path="ä.py")
+    session.then.result("c1", "x = 1").says("m2", "Done.")
     return session
 
 
@@ -41,11 +37,8 @@ def test_states(tmp_path: Path) -> None:
     }
     said = {"role": "assistant", "content": "I look.", "tool_calls": [call]}
     answer = {"role": "tool", "tool_call_id": "c1", "content": "x = 1"}
-    assert second == {
-        "state_id": "my session::0001",
-        "messages": [system, user, said, answer],
-        "student_action": "Done.",
-    }
+    expected = {"state_id": "my session::0001", "messages": [system, user, said, answer], "student_action": "Done."}
+    assert second == expected
     assert isinstance(first["messages"], list)
     assert json.loads(json.dumps([first, second])) == [first, second]
 
@@ -113,8 +106,7 @@ def test_an_empty_file_gives_nothing(tmp_path: Path) -> None:
 def long_session() -> Session:
     session = Session()
     for number in range(4):
-        session.prompt(f"{number}" * 40)
-        session.calls(f"m{number}", f"c{number}", "Read", path="x" * 24)
+        session.then.prompt(f"{number}" * 40).calls(f"m{number}", f"c{number}", "Read", path="x" * 24)
         session.result(f"c{number}", "r" * 40)
     session.says("end", "Done.")
     return session

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from composer_replication.ingestion import codex
-from composer_replication.ingestion.formats import ReadOptions, read_head
+from composer_replication.ingestion.formats import ReadOptions, codex, read_head
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.reading import read_traces
 from composer_replication.ingestion.statistics import IngestionStats
@@ -167,19 +166,10 @@ def test_events_alone() -> None:
     ]  # fmt: skip
     shell = trace.turns[1]
     assert (shell.thinking, shell.tool_calls[0].arguments) == ("Shell", {"command": ["ls"], "workdir": "/ev"})
-    assert [one.name for turn in trace.turns for one in turn.tool_calls] == [
-        "shell",
-        "docs.find",
-        "docs.find",
-        "apply_patch",
-        "web_search",
-    ]
-    assert [(turn.content, turn.is_error) for turn in trace.turns if turn.role == "tool"] == [
-        ("no such file", True),
-        ("found", False),
-        ("timed out", True),
-        ("bad patch", True),
-    ]
+    expected = ["shell", "docs.find", "docs.find", "apply_patch", "web_search"]
+    assert [one.name for turn in trace.turns for one in turn.tool_calls] == expected
+    expected = [("no such file", True), ("found", False), ("timed out", True), ("bad patch", True)]
+    assert [(turn.content, turn.is_error) for turn in trace.turns if turn.role == "tool"] == expected
     assert trace.turns[-1].content == "It is not there."
     assert dict(stats.skipped) == {"event: task_complete": 1}
 
@@ -443,17 +433,10 @@ def test_calls_of_every_kind(tmp_path: Path) -> None:
         item("image_generation_call", id="g", status="completed", revised_prompt="a cat", result="aGk="),
         item("future_call", id="f"),
     )
-    assert [one.name for turn in turns for one in turn.tool_calls] == [
-        "tool_search",
-        "mcp__docs__echo",
-        "docs.echo",
-        "image_generation",
-        "future",
-    ]
-    assert [(turn.tool_call_id, turn.content) for turn in turns if turn.role == "tool"] == [
-        ("s", '[{"type": "function", "name": "found"}]'),
-        ("g", "[image]"),
-    ]
+    expected = ["tool_search", "mcp__docs__echo", "docs.echo", "image_generation", "future"]
+    assert [one.name for turn in turns for one in turn.tool_calls] == expected
+    expected = [("s", '[{"type": "function", "name": "found"}]'), ("g", "[image]")]
+    assert [(turn.tool_call_id, turn.content) for turn in turns if turn.role == "tool"] == expected
 
 
 def test_results_are_paired_late_or_kept_or_counted(tmp_path: Path) -> None:
@@ -466,13 +449,8 @@ def test_results_are_paired_late_or_kept_or_counted(tmp_path: Path) -> None:
         output("c", "twice"),
         said("b"),
     )
-    assert [(turn.role, turn.content) for turn in traces[0].turns] == [
-        ("tool", "no call"),
-        ("assistant", ""),
-        ("tool", "late"),
-        ("user", "wait"),
-        ("assistant", "b"),
-    ]
+    expected = [("tool", "no call"), ("assistant", ""), ("tool", "late"), ("user", "wait"), ("assistant", "b")]
+    assert [(turn.role, turn.content) for turn in traces[0].turns] == expected
     assert (stats.duplicate_results, stats.skipped["second result of a call"], stats.n_records_skipped) == (1, 1, 1)
 
 

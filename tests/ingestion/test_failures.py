@@ -92,7 +92,7 @@ def test_a_reader_that_processes_cannot_get_is_named(tmp_path: Path, monkeypatch
     register_reader("mine", lambda head: False, lambda log, options, stats: iter(()))
     for name in "ab":
         write(tmp_path / "logs" / f"{name}.jsonl", session(name))
-    with pytest.raises(TypeError, match=r"the reader 'mine' cannot be handed to other processes .* processes=1"):
+    with pytest.raises(TypeError, match=r"the reader 'mine' cannot be sent to other processes .* processes=1"):
         ingest(tmp_path / "logs", into=tmp_path / "out", processes=2)
 
 
@@ -184,12 +184,7 @@ def test_a_script_that_cannot_be_imported_is_told_so(tmp_path: Path) -> None:
         "pipeline.ingest_logs(['logs'], 'out', processes=2)\n"
     )
     result = subprocess.run(
-        [sys.executable, script.name],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, script.name], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
     )
     assert result.returncode == 1
     assert "a process that should read logs did not start (exit code 1): a script needs" in result.stderr

@@ -1,4 +1,4 @@
-"""Which reader a file belongs to, and how to add one."""
+"""Finding the format of a file, and adding formats."""
 
 from __future__ import annotations
 
@@ -12,10 +12,33 @@ from typing import Any
 import pytest
 from claude_sessions import Session, write_lines
 
-from composer_replication.ingestion import LogFile
+from composer_replication.ingestion import LogFile, ingest_logs, load_traces
 from composer_replication.ingestion import formats as formats_module
 from composer_replication.ingestion.formats import find_format, known_formats, read_head, register_reader
 from composer_replication.ingestion.reading import UnknownFormatError, read_traces
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*")), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_files_are_found_by_their_content(path: Path) -> None:
+    found = find_format(LogFile(path))
+    assert found is not None
+    assert found.name == path.parent.name
+
+
+def test_objects_printed_one_after_another_are_ingested(tmp_path: Path) -> None:
+    report = ingest_logs([FIXTURES / "otel" / "console.txt"], tmp_path, processes=1)
+    (trace,) = load_traces(tmp_path)
+    assert (trace.source.format, len(trace.turns)) == ("otel", 4)
+    assert report.stats.skipped == {"broken line": 1}  # what the program itself printed
+
+
+def test_a_first_value_that_is_too_long_is_not_looked_for(tmp_path: Path) -> None:
+    console = (FIXTURES / "otel" / "console.txt").read_text()
+    path = tmp_path / "console.txt"
+    path.write_text(console.replace("{", "{" + "\n" * 1024 * 1024, 1))
+    assert find_format(LogFile(path)) is None
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +64,7 @@ def my_log(folder: Path) -> Path:
 
 def test_the_example_of_the_docstring_works(tmp_path: Path) -> None:
     path = my_log(tmp_path)
-    with pytest.raises(UnknownFormatError, match=r"mine\.log is no agent log of a known format \(claude_code"):
+    with pytest.raises(UnknownFormatError, match=r"mine\.log is not in a recognized log format \(claude_code"):
         list(read_traces(path))
     code = example_of_the_docstring()
     assert len([line for line in code.splitlines() if line]) <= 10
@@ -159,8 +182,7 @@ def test_the_head_of_a_document(tmp_path: Path, start: bytes) -> None:
 @pytest.mark.parametrize("times", [1, 50])
 def test_damaged_lines_at_the_start_do_not_hide_a_session(tmp_path: Path, damage: bytes, times: int) -> None:
     session = Session()
-    session.prompt("go")
-    session.says("m1", "yes")
+    session.then.prompt("go").says("m1", "yes")
     path = write_lines(tmp_path / "x", [*[damage] * times, *session.lines()])
     found = find_format(LogFile(path))
     assert found is not None

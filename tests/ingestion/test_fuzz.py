@@ -16,21 +16,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from claude_sessions import (
-    Session,
-    accounted_lines,
-    read_file,
-    read_turns,
-    without_places,
-    write_lines,
-)
+from claude_sessions import Session, accounted_lines, read_file, read_turns, without_places, write_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
-from composer_replication.ingestion.claude_code import ClaudeCodeIngester, read
-from composer_replication.ingestion.discovery import find_files
+from composer_replication.ingestion.claude_code import ClaudeCodeIngester
 from composer_replication.ingestion.formats import find_format
+from composer_replication.ingestion.formats.claude_code import read
+from composer_replication.ingestion.log_file import find_files
 from composer_replication.traces import Trace, Turn
 
 TEXTS = ["plain", 'quo"te', '{"a": 1}', "ümläut 😀", "back\\slash", "a\nb\tc", "}{", '{"type":"user"}', ""]
@@ -126,12 +120,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_log_cut_at_every_byte(folder: Path) -> None:
     """What a reader sees of a log that is being written, or that a crash cut off."""
     session = Session()
-    session.prompt("ä{")
-    session.calls("m1", "c1", "Edit", old='{"type":"user","sessionId":"s"}', new={"type": "user"})
-    session.result("c1", [{"type": "text", "text": "😀"}])
-    session.agent_progress("a1", session.records[0])
-    session.compaction("so far")
-    session.says("m2", "done")
+    session.then.prompt("ä{").calls("m1", "c1", "Edit", old='{"type":"user","sessionId":"s"}', new={"type": "user"})
+    session.then.result("c1", [{"type": "text", "text": "😀"}]).agent_progress("a1", session.records[0])
+    session.then.compaction("so far").says("m2", "done")
     lines = session.lines()
     whole = b"".join(line + b"\n" for line in lines)
     path = folder / "cut.jsonl"
@@ -179,9 +170,7 @@ def test_lines_with_bytes_that_are_no_text(folder: Path, seed: int) -> None:
 
 def test_invalid_text_in_a_string_keeps_the_record(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("AAA")
-    session.says("m1", "BBB")
-    session.calls("m1", "c1", "Edit", text="CCC")
+    session.then.prompt("AAA").says("m1", "BBB").calls("m1", "c1", "Edit", text="CCC")
     session.result("c1", "DDD", toolUseResult="EEE")
     whole = read_turns(session.write(tmp_path))
     content = (tmp_path / "session.jsonl").read_bytes()
@@ -304,10 +293,7 @@ def test_any_value_in_any_place(tmp_path_factory: pytest.TempPathFactory, data: 
 
 def test_a_line_of_fifty_megabytes(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("go")
-    session.calls("m1", "c1")
-    session.result("c1", "x" * 50_000_000, toolUseResult=None)
-    session.says("m2", "done")
+    session.then.prompt("go").calls("m1", "c1").result("c1", "x" * 50_000_000, toolUseResult=None).says("m2", "done")
     lines = session.lines()
     (trace,), stats = read_file(write_lines(tmp_path / "long.jsonl", lines))
     assert [len(turn.content) for turn in trace.turns] == [2, 0, 50_000_000, 4]
@@ -321,9 +307,7 @@ def test_a_line_of_fifty_megabytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":'])
 def test_deep_nesting(tmp_path: Path, opening: str) -> None:
     session = Session()
-    session.prompt("go")
-    session.calls("m1", "c1", "Read", nested="NESTED")
-    session.result("c1", "NESTED", toolUseResult="NESTED")
+    session.then.prompt("go").calls("m1", "c1", "Read", nested="NESTED").result("c1", "NESTED", toolUseResult="NESTED")
     session.says("m2", "done")
     closing = "".join("}" if one == "{" else "]" for one in reversed(opening) if one in "{[")
     template = session.lines()
@@ -425,8 +409,7 @@ def test_lines_end_as_they_like(folder: Path) -> None:
 
 def test_lone_surrogates_and_nothing_else_are_replaced(tmp_path: Path) -> None:
     session = Session()
-    session.prompt("a")
-    session.calls("m1", "c1", "Edit", text="b")
+    session.then.prompt("a").calls("m1", "c1", "Edit", text="b")
     lines = session.lines()
     lines[0] = lines[0].replace(b'"a"', b'"\\ud83d|\\ud83d\\ude00"')
     lines[1] = lines[1].replace(b'"b"', b'"\\ude00"')

@@ -1,12 +1,24 @@
-"""Guards for values of any type."""
+"""Values in JSON logs: guards, rewards, token counts and tool definitions."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from composer_replication.ingestion.loose_json import first_of, is_nonzero, objects, time_of, whole
+from composer_replication.ingestion.loose_json import (
+    SCORES,
+    first_of,
+    is_nonzero,
+    objects,
+    reward_of,
+    time_of,
+    tool_definition,
+    usage_of,
+    whole,
+)
+from composer_replication.traces import Usage
 
 
 @pytest.mark.parametrize("value", [True, None, [], float("nan"), 10**30, ""])
@@ -29,3 +41,93 @@ def test_what_is_no_object_holds_nothing() -> None:
     assert objects({"a": 1}) == []
     assert first_of({"a": None, "b": 0}, "a", "b") == 0
     assert first_of([1], "a") is None
+
+
+@pytest.mark.parametrize(
+    ("record", "reward"),
+    [
+        ({"resolved": True}, 1.0),
+        ({"success": False}, 0.0),
+        ({"reward": 0.25}, 0.25),
+        ({"resolved": "yes"}, None),
+        ({"reward": float("nan")}, None),
+        ({"reward": 10**400}, None),
+        ({}, None),
+    ],
+)
+def test_verdicts(record: dict[str, Any], reward: float | None) -> None:
+    assert reward_of({}, record) == reward
+
+
+def test_scores_of_data_sets_are_asked_for_by_name() -> None:
+    row = {"resolved": True, "score": 3}
+    assert (reward_of(row), reward_of(row, keys=SCORES)) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 5, "completion_tokens": 1}, Usage(input_tokens=5, output_tokens=1)),
+        (
+            {"input_tokens": 5, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 3, "output_tokens": 2},
+            Usage(input_tokens=98, output_tokens=2, cached_tokens=90, cache_write_tokens=3),
+        ),
+        (
+            {"prompt_tokens": 95, "cache_read_input_tokens": 90, "completion_tokens": 2.0},
+            Usage(input_tokens=95, output_tokens=2, cached_tokens=90),
+        ),
+        (
+            {"input_tokens": 9, "cached_input_tokens": 4, "output_tokens": 1},
+            Usage(input_tokens=9, output_tokens=1, cached_tokens=4),
+        ),
+        ({"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}}, Usage(input_tokens=9, cached_tokens=4)),
+        ({"prompt_tokens": True, "completion_tokens": -4}, None),
+        ({"prompt_tokens": 2**70}, None),
+        ({}, None),
+        (None, None),
+        ([1], None),
+    ],
+)
+def test_usage(usage: Any, expected: Usage | None) -> None:
+    assert usage_of(usage) == expected
+
+
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+CHAT = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": SCHEMA}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        CHAT,
+        json.dumps(CHAT),
+        {"type": "function", "name": "read", "description": "Reads.", "parameters": json.dumps(SCHEMA)},
+        {"name": "read", "description": "Reads.", "input_schema": SCHEMA},
+        {"title": "read", "description": "Reads.", "inputSchema": SCHEMA, "annotations": {}},
+    ],
+)
+def test_every_form_becomes_the_chat_form(given: Any) -> None:
+    assert tool_definition(given) == CHAT
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": {"type": "grammar"}},
+        {"type": "custom", "custom": {"name": "apply_patch", "description": "Edits.", "format": {"type": "text"}}},
+    ],
+)
+def test_a_freeform_tool_takes_its_text_as_input(given: Any) -> None:
+    assert tool_definition(given) == {
+        "type": "function",
+        "function": {
+            "name": "apply_patch",
+            "description": "Edits.",
+            "parameters": {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]},
+        },
+    }
+
+
+@pytest.mark.parametrize("given", [None, 3, "read", [], {}, {"function": {}}, {"name": 3}])
+def test_what_has_no_name_is_none(given: Any) -> None:
+    assert tool_definition(given) is None

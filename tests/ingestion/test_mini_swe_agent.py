@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from composer_replication.ingestion import mini_swe_agent
-from composer_replication.ingestion.formats import Head, ReadOptions, read_head
+from composer_replication.ingestion.formats import Head, ReadOptions, mini_swe_agent, read_head
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Usage
@@ -110,10 +109,8 @@ def test_tool_calls_and_their_results() -> None:
     assert trace.turns[1].origin == "prompt"
     reply = trace.turns[2]
     assert (reply.content, reply.thinking, reply.id, reply.model) == ("Two looks.", "Look twice.", "resp-1", "model-a")
-    assert [(call.id, call.name, call.arguments) for call in reply.tool_calls] == [
-        ("u1", "bash", {"command": "ls"}),
-        ("u2", "bash", {"command": "cat c.py"}),
-    ]
+    expected = [("u1", "bash", {"command": "ls"}), ("u2", "bash", {"command": "cat c.py"})]
+    assert [(call.id, call.name, call.arguments) for call in reply.tool_calls] == expected
     assert reply.usage == Usage(input_tokens=50, output_tokens=5, cached_tokens=20)
     assert reply.timestamp == "2026-01-01T00:00:00+00:00"
     assert [(turn.tool_call_id, turn.is_error) for turn in trace.turns[3:5]] == [("u1", False), ("u2", True)]
@@ -290,7 +287,7 @@ def test_the_responses_api(tmp_path: Path) -> None:
                 response,
                 {"type": "function_call_output", "call_id": "f1", "output": "no", "extra": {"returncode": 127}},
                 {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "on"}]},
-            ],
+            ]
         },
     )
     reply, result, user = traces[0].turns

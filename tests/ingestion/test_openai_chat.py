@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from composer_replication.ingestion import openai_chat
-from composer_replication.ingestion.formats import ReadOptions, read_head
+from composer_replication.ingestion.formats import ReadOptions, openai_chat, read_head
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import ToolCall, Trace, Turn, Usage
@@ -64,10 +63,8 @@ def test_messages_with_parallel_calls() -> None:
     assert system.content == "You fix bugs."
     assert (user.content, user.origin) == ("Fix a.py\n[image]", "prompt")
     assert (acting.thinking, acting.content) == ("Look first.", "")
-    assert [(call.id, call.name, call.arguments) for call in acting.tool_calls] == [
-        ("c1", "read", {"path": "a.py"}),
-        ("c2", "run", {"command": "pytest"}),
-    ]
+    expected = [("c1", "read", {"path": "a.py"}), ("c2", "run", {"command": "pytest"})]
+    assert [(call.id, call.name, call.arguments) for call in acting.tool_calls] == expected
     assert (first.tool_call_id, first.content, first.is_error) == ("c1", "x = 1", False)
     assert (second.tool_call_id, second.is_error) == ("c2", True)
     assert last.content == "Done."
@@ -203,11 +200,8 @@ def test_results_without_ids_go_by_place_and_name(tmp_path: Path) -> None:
         {"role": "tool", "tool_call_id": "late", "content": "for none"},
     )
     calls = [call.id for call in turns[0].tool_calls]
-    assert [(turn.tool_call_id, turn.content) for turn in turns[1:]] == [
-        (calls[0], "for a"),
-        (calls[1], "for b"),
-        ("late", "for none"),
-    ]
+    expected = [(calls[0], "for a"), (calls[1], "for b"), ("late", "for none")]
+    assert [(turn.tool_call_id, turn.content) for turn in turns[1:]] == expected
 
 
 def test_ids_that_begin_anew_with_every_turn_are_told_apart(tmp_path: Path) -> None:
@@ -276,12 +270,8 @@ def test_results_are_paired_late_or_kept_or_counted(tmp_path: Path) -> None:
         },
     )
     turns = traces[0].turns
-    assert [(turn.role, turn.content) for turn in turns] == [
-        ("tool", "no call"),
-        ("assistant", ""),
-        ("tool", "late"),
-        ("user", "wait"),
-    ]
+    expected = [("tool", "no call"), ("assistant", ""), ("tool", "late"), ("user", "wait")]
+    assert [(turn.role, turn.content) for turn in turns] == expected
     assert turns[1].tool_calls[0].raw_arguments == "not json"
     assert stats.duplicate_results == 1
     assert stats.skipped["second result of a call"] == 1

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from test_mini_swe_agent import FIXTURES, read_path, read_value, survives_damage
 
-from composer_replication.ingestion import openhands
-from composer_replication.ingestion.formats import Head
+from composer_replication.ingestion.formats import Head, openhands
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Usage
 
@@ -81,10 +80,8 @@ def test_events_of_version_1() -> None:
         ("assistant", "I stop."),
     ]
     reply = trace.turns[2]
-    assert [(call.id, call.name, call.arguments) for call in reply.tool_calls] == [
-        ("m1", "terminal", {"command": "ls"}),
-        ("m2", "terminal", {"command": "pwd"}),
-    ]
+    expected = [("m1", "terminal", {"command": "ls"}), ("m2", "terminal", {"command": "pwd"})]
+    assert [(call.id, call.name, call.arguments) for call in reply.tool_calls] == expected
     assert (reply.thinking, reply.id) == ("Hm.", "q1")
     assert [(turn.tool_call_id, turn.is_error) for turn in trace.turns[3:5]] == [("m2", True), ("m1", True)]
     assert trace.turns[6].thinking == "Enough."
@@ -216,27 +213,18 @@ def test_a_result_stands_behind_its_call_wherever_it_was_logged(tmp_path: Path) 
         seen("run", "fast", 4, cause=3),
         seen("run", "slow", 5, cause=1),
     )
-    assert contents(trace) == [
-        ("assistant", ""),
-        ("tool", "slow"),
-        ("user", "hurry"),
-        ("assistant", ""),
-        ("tool", "fast"),
-    ]
-    assert [(call.arguments["command"], answer.content) for _, call, answer in trace.calls() if answer] == [
-        ("slow", "slow"),
-        ("fast", "fast"),
-    ]
+    expected = [("assistant", ""), ("tool", "slow"), ("user", "hurry"), ("assistant", ""), ("tool", "fast")]
+    assert contents(trace) == expected
+    expected = [("slow", "slow"), ("fast", "fast")]
+    assert [(call.arguments["command"], answer.content) for _, call, answer in trace.calls() if answer] == expected
 
 
 def test_a_result_whose_action_is_unknown_stays_in_order(tmp_path: Path) -> None:
     trace, _ = read_events(
         tmp_path, action("run", 1, command="a"), seen("error", "boom", 2, cause=77), seen("run", "of a", 3)
     )
-    assert [(turn.content, turn.tool_call_id, turn.is_error) for turn in trace.turns[1:]] == [
-        ("of a", "call_0_0", False),
-        ("boom", None, True),
-    ]
+    expected = [("of a", "call_0_0", False), ("boom", None, True)]
+    assert [(turn.content, turn.tool_call_id, turn.is_error) for turn in trace.turns[1:]] == expected
 
 
 @pytest.mark.parametrize(
@@ -343,11 +331,12 @@ def test_commands_of_the_user_and_messages_by_tool_call(tmp_path: Path) -> None:
         {**action("message", 2, content="Which?"), "tool_call_metadata": {"tool_call_id": "q", "function_name": "ask"}},
         action("message", 3, "agent", content="Plain."),
     )
-    assert (trace.turns[0].role, trace.turns[0].origin, trace.turns[0].content) == (
+    expected = (
         "user",
         "command",
         '{"command": "ls"}',
     )
+    assert (trace.turns[0].role, trace.turns[0].origin, trace.turns[0].content) == expected
     assert [call.name for call in trace.turns[1].tool_calls] == ["ask"]
     assert trace.turns[2].tool_calls == []
 

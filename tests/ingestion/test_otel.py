@@ -30,10 +30,10 @@ from test_otel_spans import (
 from composer_replication.histories import NO_RESULT
 from composer_replication.ingestion import LogFile
 from composer_replication.ingestion.formats import Head
-from composer_replication.ingestion.otel import sniff
-from composer_replication.ingestion.otel.attributes import grow, items_at, look
-from composer_replication.ingestion.otel.messages import read_message
-from composer_replication.ingestion.otel.spans import nanoseconds
+from composer_replication.ingestion.formats.otel import sniff
+from composer_replication.ingestion.formats.otel.messages import read_message
+from composer_replication.ingestion.formats.otel.spans import grow, items_at, look
+from composer_replication.ingestion.loose_json import nanoseconds
 from composer_replication.traces import Trace, Usage
 
 FIXTURES = Path(__file__).parent / "fixtures" / "otel"
@@ -104,11 +104,8 @@ def test_phoenix_rows() -> None:
     (trace,), stats = read_all(LogFile(FIXTURES / "phoenix.jsonl"))
     assert sniff(head_of(LogFile(FIXTURES / "phoenix.jsonl")))
     assert trace.session_id == "sess-1"
-    assert states(trace)[1] == [
-        user("How much is 2+2?"),
-        says("", ("t1", "add", '{"a": 2, "b": 2}')),
-        result("t1", "4"),
-    ]
+    expected = [user("How much is 2+2?"), says("", ("t1", "add", '{"a": 2, "b": 2}')), result("t1", "4")]
+    assert states(trace)[1] == expected
     assert trace.turns[1].usage == Usage(input_tokens=11, output_tokens=5, cached_tokens=4)
     assert trace.tools[0]["function"]["parameters"] == {"type": "object", "properties": {"a": {"type": "integer"}}}
     assert stats.skipped == {"not a model call": 1}
@@ -154,10 +151,8 @@ def test_agents_side_by_side_are_separate(tmp_path: Path) -> None:
         Call(genai([*two, user("on")], says("two on")), number=6, parent=2),
     ]
     traces, _ = read_all(write(tmp_path, otlp_lines(calls)))
-    assert [[turn.content for turn in trace.turns] for trace in traces] == [
-        ["task", "one", "on", "one on"],
-        ["task", "two", "on", "two on"],
-    ]
+    expected = [["task", "one", "on", "one on"], ["task", "two", "on", "two on"]]
+    assert [[turn.content for turn in trace.turns] for trace in traces] == expected
     assert len({trace.trace_id for trace in traces}) == 2
 
 
@@ -240,10 +235,8 @@ def test_a_session_holds_several_conversations(tmp_path: Path) -> None:
     for call in calls:
         call.attributes["session.id"] = "s"
     traces, _ = read_all(write(tmp_path, otlp_lines(calls)))
-    assert [[turn.content for turn in trace.turns] for trace in traces] == [
-        ["hi", "hello", "on", "yes"],
-        ["hi", "good day"],
-    ]
+    expected = [["hi", "hello", "on", "yes"], ["hi", "good day"]]
+    assert [[turn.content for turn in trace.turns] for trace in traces] == expected
     assert [trace.trace_id for trace in traces] == ["app#s", "app#s.2"]
 
 
@@ -382,10 +375,8 @@ def test_the_last_results_come_from_the_tools_themselves(tmp_path: Path) -> None
         tool(4, gen_ai__tool__call__id="c3"),
     ]
     (trace,), stats = read_all(write(tmp_path, otlp_lines(calls)))
-    assert [(turn.tool_call_id, turn.content, turn.is_error) for turn in trace.turns[2:]] == [
-        ("c1", "fine", False),
-        ("c2", "OSError: disk full", True),
-    ]
+    expected = [("c1", "fine", False), ("c2", "OSError: disk full", True)]
+    assert [(turn.tool_call_id, turn.content, turn.is_error) for turn in trace.turns[2:]] == expected
     assert trace.turns[2].timestamp == "2023-11-14T22:13:22.500000Z"
     assert stats.skipped == {}
 
@@ -449,11 +440,8 @@ def test_calls_without_ids_are_paired_by_their_order(tmp_path: Path) -> None:
     ]
     (trace,), _ = read_all(write(tmp_path, otlp_lines(calls_of(chat, openllmetry))))
     assert len(trace.turns) == len(chat)
-    assert [(call.arguments, answer and answer.content) for _, call, answer in trace.calls()] == [
-        ({"n": 1}, "one"),
-        ({"n": 2}, "two"),
-        ({"n": 1}, "again"),
-    ]
+    expected = [({"n": 1}, "one"), ({"n": 2}, "two"), ({"n": 1}, "again")]
+    assert [(call.arguments, answer and answer.content) for _, call, answer in trace.calls()] == expected
 
 
 # ---- what is not there

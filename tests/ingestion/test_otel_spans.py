@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from composer_replication.ingestion import IngestionStats, LogFile, ReadOptions
 from composer_replication.ingestion.formats import Head
-from composer_replication.ingestion.otel import read, sniff
+from composer_replication.ingestion.formats.otel import read, sniff
 from composer_replication.traces import Trace
 
 Chat = list[dict[str, Any]]
@@ -367,11 +367,7 @@ TASK: Chat = [
         "content": "",
         "tool_calls": [
             {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}},
-            {
-                "id": "c2",
-                "type": "function",
-                "function": {"name": "weather", "arguments": '{"at": "Rome", "a.b": 1}'},
-            },
+            {"id": "c2", "type": "function", "function": {"name": "weather", "arguments": '{"at": "Rome", "a.b": 1}'}},
         ],
     },
     {"role": "tool", "tool_call_id": "c1", "content": "rainy, 57°F"},

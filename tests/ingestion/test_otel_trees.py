@@ -11,8 +11,8 @@ from test_otel import agent, result, says, tool, user
 from test_otel_spans import TASK, Call, Chat, calls_of, openinference, states, tree, tree_span
 
 from composer_replication.ingestion import IngestionStats, ReadOptions, UnknownFormatError, read_traces
-from composer_replication.ingestion.otel.messages import Call as ToolCall
-from composer_replication.ingestion.otel.messages import Message, normalise
+from composer_replication.ingestion.formats.otel.messages import Call as ToolCall
+from composer_replication.ingestion.formats.otel.messages import Message, normalise
 from composer_replication.traces import Trace, Usage
 
 Tree = dict[str, Any]

@@ -298,10 +298,8 @@ def test_plain_words_do_not_spread() -> None:
         Turn(role="assistant", content="The shopkeeper table is empty."),
     )
     redact_trace(trace)
-    assert [turn.content for turn in trace.turns] == [
-        "DATABASE_URL=postgres://app:<PASSWORD_1>@db/shop",
-        "The shopkeeper table is empty.",
-    ]
+    expected = ["DATABASE_URL=postgres://app:<PASSWORD_1>@db/shop", "The shopkeeper table is empty."]
+    assert [turn.content for turn in trace.turns] == expected
 
 
 def test_paths_stay_consistent_between_call_and_result() -> None:

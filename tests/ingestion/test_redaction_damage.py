@@ -309,7 +309,5 @@ def test_a_word_with_a_number_is_no_secret_elsewhere() -> None:
         Turn(role="assistant", tool_calls=[ToolCall("c", "Bash", {"command": "make stage2"})]),
     ]
     redact_trace(Trace(trace_id="t", turns=turns, source=Source(file="a", format="f")))
-    assert [turns[0].content, turns[1].tool_calls[0].arguments["command"]] == [
-        "DB_PASSWORD=<PASSWORD_1>\n",
-        "make stage2",
-    ]
+    expected = ["DB_PASSWORD=<PASSWORD_1>\n", "make stage2"]
+    assert [turns[0].content, turns[1].tool_calls[0].arguments["command"]] == expected

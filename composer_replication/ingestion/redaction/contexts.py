@@ -1,4 +1,4 @@
-"""Secrets that only their surroundings betray: assignments, headers, command lines, URLs."""
+"""Secrets that only their surroundings reveal: assignments, headers, command lines, URLs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from typing import Any
 import re2
 from detect_secrets.plugins.keyword import DENYLIST
 
-from composer_replication.ingestion.redaction.finding import Finding, Rule, stands_for_a_secret, word_set
-from composer_replication.ingestion.redaction.words import is_identifier, is_words_and_number, mixes_case
+from composer_replication.ingestion.redaction.finding import (
+    Finding,
+    Rule,
+    is_identifier,
+    is_words_and_number,
+    mixes_case,
+    stands_for_a_secret,
+    word_set,
+)
 
 PASSWORD = "PASSWORD"
 SECRET = "SECRET"
@@ -26,7 +33,7 @@ _KEYWORD = "|".join(word.replace("_?", "[_-]?") for word in DENYLIST if word.isa
 _KEYWORD = f"(?i:{_KEYWORD}|{_MORE_KEYWORDS})"
 
 # A key word with the rest of its name, and what separates a name from a value: `=`, `:`, `:=`, `=>`, the comma of
-# `getenv("API_KEY", "…")`, the end of an XML tag, a space (behind an option, in a netrc file, after `git config`, in
+# `getenv("API_KEY", "…")`, the end of an XML tag, a space (after an option, in a netrc file, after `git config`, in
 # "the password is …"). RE2 finds the places; the patterns below then look closer.
 _NAMED = (
     r"\b(?i:pass|pw)(?:\\*[\"'`])?[\])]?[ \t]*[=:]"
@@ -88,7 +95,7 @@ _MEMBER_OR_CALL = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:\.[A-Za-z_]\w*|
 _AFTER_SCHEME = re.compile(r"[^\s\"'`,<>\\]{1,2049}", re.ASCII)
 _REST_OF_LINE = re.compile(r"[^\s\"'`\\]{1,2049}", re.ASCII)
 _NEXT_STATEMENT = re.compile(r"[;&]")
-# A shell's or an env file's assignment, maybe in a diff or behind the line numbers that a tool adds.
+# A shell's or an env file's assignment, maybe in a diff or after the line numbers that a tool adds.
 _LINE_START = re.compile(
     r"(?:^|\n|\\n)[ \t]*(?:\d+(?:[:|\t-]|[\x80-\xff]+))?[ \t+-]*"
     r"(?:export[ \t]+|set[ \t]+|ENV[ \t]+|ARG[ \t]+|-e[ \t]+)?\Z"
@@ -124,7 +131,7 @@ def _kind_of(name: str) -> str | None:
 
 
 def secret_kind(name: str, value: str) -> str | None:
-    """What kind of secret a variable, key or option of this name is set to, if it is one and no word about one."""
+    """Return the kind of secret that a variable, key or option of this name holds, or None if the value is not one."""
     kind = _kind_of(name)
     return _reported(kind) if kind is not None and _is_secret(value, kind, literal=True) else None
 
@@ -134,7 +141,7 @@ def _reported(kind: str) -> str:
 
 
 def _is_secret(value: str, kind: str, *, literal: bool) -> bool:
-    """`literal`: quotes or the place say that the value is no code."""
+    """`literal`: quotes or the place say that the value is not code."""
     if not 6 <= len(value) <= _LONGEST_SECRET or _SPACE.search(value) or stands_for_a_secret(value):
         return False
     digits, letters = sum(map(str.isdigit, value)), sum(map(str.isalpha, value))

@@ -1,11 +1,11 @@
-"""The redactor: one pass over a text says which rules to ask, and what they find becomes placeholders."""
+"""Redaction of texts and traces: one pass over a text selects the rules, and their findings become placeholders."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from itertools import repeat
 from typing import Any
@@ -13,11 +13,10 @@ from typing import Any
 import re2
 
 from composer_replication.ingestion.redaction.contexts import context_rules, secret_kind
-from composer_replication.ingestion.redaction.finding import Finding, Rule
-from composer_replication.ingestion.redaction.known import Known, KnownSecrets
-from composer_replication.ingestion.redaction.logins import Logins, munged
-from composer_replication.ingestion.redaction.personal import EMAIL, HOME_USER, personal_rules
+from composer_replication.ingestion.redaction.finding import Finding, Known, KnownSecrets, Rule
+from composer_replication.ingestion.redaction.personal import EMAIL, HOME_USER, Logins, munged, personal_rules
 from composer_replication.ingestion.redaction.tokens import token_rules
+from composer_replication.traces import Trace
 
 # RE2 keeps the states of its automaton in this much memory, and starts over when they do not fit.
 _AUTOMATON_BYTES = 64 * 2**20
@@ -160,7 +159,7 @@ class Redactor:
         return "".join([*pieces, view[end:]])
 
     def _home(self, view: str, finding: Finding) -> tuple[int, str]:
-        """Where the name ends and what stands for it. In a folder name of Claude Code it may have dashes of its own."""
+        """Return a name's end and its placeholder. In a folder name of Claude Code it may have dashes of its own."""
         name, end = view[finding.start : finding.end], finding.end
         if view[finding.start - 1] == "-":
             for folder, spelled in self._munged.items():
@@ -262,3 +261,45 @@ def _rules() -> tuple[Any, list[Rule]]:
         gates.Add(rule.gate.encode("latin-1"))
     gates.Compile()
     return gates, rules
+
+
+# Says that what follows is a branch, whose name may begin with a login.
+_BRANCH = "refs/heads/"
+
+
+def redact_trace(trace: Trace) -> Counter[str]:
+    """Replace secrets and personal data in everything the trace says; the result counts replacements by kind.
+
+    Ids, time stamps and names of tools, models and formats stay as they are.
+    """
+    redactor = Redactor()
+    _visit(trace, redactor.text, redactor.value)
+    if redactor.spreads:
+        # A secret or a login may stand somewhere before the place that gave it away.
+        _visit(trace, redactor.again, redactor.value_again)
+    return redactor.counts
+
+
+def _visit(trace: Trace, text: Callable[[str], str], value: Callable[[Any], Any]) -> None:
+    # The working directory comes first: from it the redactor learns the user's name as it is really spelled.
+    if trace.cwd:
+        trace.cwd = text(trace.cwd)
+    trace.source.file = text(trace.source.file)
+    if trace.git_branch:
+        trace.git_branch = text(f"{_BRANCH}{trace.git_branch}").removeprefix(_BRANCH)
+    for turn in trace.turns:
+        turn.content = text(turn.content)
+        if turn.thinking:
+            turn.thinking = text(turn.thinking)
+        if turn.tool_error:
+            turn.tool_error = text(turn.tool_error)
+        if turn.error_meta:
+            turn.error_meta = value(turn.error_meta)
+        for call in turn.tool_calls:
+            call.arguments = value(call.arguments)
+            if call.raw_arguments:
+                call.raw_arguments = text(call.raw_arguments)
+    if trace.tools:
+        trace.tools = value(trace.tools)
+    if trace.meta:
+        trace.meta = value(trace.meta)

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 
 from detect_secrets.plugins.base import RegexBasedDetector
 
-from composer_replication.ingestion.redaction.finding import Finding, Rule
-from composer_replication.ingestion.redaction.words import is_identifier, is_name
+from composer_replication.ingestion.redaction.finding import Finding, Rule, is_identifier, is_name
 
 _LIBRARY = "detect_secrets.plugins"
 
