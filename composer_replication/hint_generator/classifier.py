@@ -11,34 +11,25 @@ from typing import Any
 
 from composer_replication.coding_tools import command_of, path_of, runs_commands
 from composer_replication.hint_generator.argument_errors import available_names, suggested_name, wrong_parameters
-from composer_replication.hint_generator.beginnings import TRACEBACK, begins_like_an_error, ends_in_a_traceback
 from composer_replication.hint_generator.command_output import classify_output, telling_line
 from composer_replication.hint_generator.envelope import Envelope, clean, open_envelope
-from composer_replication.hint_generator.rules import Rules
-from composer_replication.hint_generator.shell_steps import shows_files
-from composer_replication.hint_generator.tool_texts import (
-    ARGUMENT_TEXTS,
-    FILE_TEXTS,
-    OTHER_TEXTS,
-    OTHERS_TEXTS,
-    UNKNOWN_TOOL_TEXTS,
+from composer_replication.hint_generator.errors import (
+    OTHERS_ANSWERS,
+    REFUSALS,
+    TOOL_ANSWERS,
+    begins_like_an_error,
+    is_refusal,
 )
+from composer_replication.hint_generator.errors.form import details_in
+from composer_replication.hint_generator.findings import TRACEBACK, ends_in_a_traceback
+from composer_replication.hint_generator.shell_steps import shows_files
+from composer_replication.pattern_set import FirstMatch
 
-_TOOL_TEXTS = UNKNOWN_TOOL_TEXTS + FILE_TEXTS + ARGUMENT_TEXTS + OTHER_TEXTS
-# For a command that a harness refused to run: what it says of the call comes before what it says of files.
-_REFUSAL_TEXTS = UNKNOWN_TOOL_TEXTS + ARGUMENT_TEXTS + OTHER_TEXTS + FILE_TEXTS
 _RPC_KINDS = {-32700: "json_decode", -32601: "tool_not_found", -32602: "type_error"}
 _HEAD = 1500
-# How a harness begins that answers for a command without running it and without an error tag. What a command prints
-# may hold any other text.
-_REFUSAL = re.compile(
-    r"(?:No such tool|Unknown tool|unsupported (?:custom tool )?call:|Tool \S+ (?:is )?not (?:found|available)"
-    r"|failed to parse function arguments|InputValidationError|Missing required (?:parameter|argument)"
-    r"|Your (?:output|response) (?:could not be parsed|was not formatted)|Please always provide EXACTLY ONE)"
-)
 # The file of an edit that was refused: SWE-agent's, OpenHands'.
 _EDITED = re.compile(r"^(?:\[File: (?P<path>\S+) \(|(?P<named>/\S+):\d+$)", re.MULTILINE)
-# What a harness says behind a path.
+# What a harness says after a path.
 _REMARK = re.compile(r"\.? (?:Note: your current|Did you mean)")
 # More than a tool's name where the name should stand alone: the call was not written in the harness's format.
 _NAME_AND_MORE = re.compile(r"""\b(?:tool(?: available)?|call): (?P<name>[\w.-]+)(?:["'<>{(=]|\s+\w+=)""")
@@ -102,7 +93,7 @@ def _kind(
     envelope: Envelope, tool_name: str, arguments: Mapping[str, Any], command: str | None
 ) -> tuple[str, dict[str, Any]]:
     body = _without_prefix(envelope.body)
-    others = OTHERS_TEXTS.find(body)
+    others = OTHERS_ANSWERS.find(body)
     # Codex takes a patch as a command too.
     is_patch = command is not None and "*** Begin Patch" in command
     is_command = not is_patch and (envelope.exit_code is not None or runs_commands(tool_name, arguments))
@@ -110,11 +101,11 @@ def _kind(
     if others is not None and not (
         is_command and others[0] == "service_unavailable" and "api" not in others[1].re.groupindex
     ):
-        return others[0], {"error_line": telling_line(body), **_status(others[1].groupdict())}
-    refused = envelope.refused or (envelope.exit_code is None and _REFUSAL.match(body) is not None)
+        return others[0], {"error_line": telling_line(body), **_status(others[1])}
+    refused = envelope.refused or (envelope.exit_code is None and is_refusal(body))
     if is_command and not refused:
         return classify_output(envelope.body, command, envelope.exit_code)
-    found = _by_text(body, _REFUSAL_TEXTS if is_command else _TOOL_TEXTS)
+    found = _by_text(body, REFUSALS if is_command else TOOL_ANSWERS)
     if found is None and envelope.code in _RPC_KINDS:
         found = _RPC_KINDS[envelope.code], {}
     if found is None:
@@ -127,20 +118,17 @@ def _kind(
     return kind, {**details, **_named_in(kind, body), "error_line": details.get("error_line") or telling_line(body)}
 
 
-def _by_text(body: str, rules: Rules) -> tuple[str, dict[str, Any]] | None:
+def _by_text(body: str, answers: FirstMatch) -> tuple[str, dict[str, Any]] | None:
     # The first line is the message; what follows often quotes the call, and may contain anything.
     first_line = body.partition("\n")[0][:_HEAD]
-    found = rules.find(first_line) or rules.find(body[:_HEAD])
+    found = answers.find(first_line) or answers.find(body[:_HEAD])
     if found is None:
         return None
     kind, match = found
-    renamed = {"missing": "path", "found": "matches", "blocked": "name", "code": "status"}
-    groups = {renamed.get(key, key): value for key, value in match.groupdict().items() if value}
-    if "matches" in groups:
-        groups["matches"] = int(groups["matches"])
-    if "path" in groups:
-        groups["path"] = _REMARK.split(groups["path"])[0].strip().rstrip(".")
-    return kind, {**groups, **_status(groups)}
+    details = details_in(match)
+    if "path" in details:
+        details["path"] = _REMARK.split(details["path"])[0].strip().rstrip(".")
+    return kind, details
 
 
 def _last_resort(body: str, command: str | None, tool_name: str, envelope: Envelope) -> tuple[str, dict[str, Any]]:
@@ -169,9 +157,8 @@ def _named_in(kind: str, body: str) -> dict[str, Any]:
     return {}
 
 
-def _status(groups: Mapping[str, Any]) -> dict[str, int]:
-    status = groups.get("status")
-    return {} if status is None else {"status": int(status)}
+def _status(match: re.Match[str]) -> dict[str, Any]:
+    return {key: value for key, value in details_in(match).items() if key == "status"}
 
 
 def _without_prefix(body: str) -> str:

@@ -5,71 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from composer_replication.coding_tools import word_set
 from composer_replication.hint_generator.argument_errors import available_names, suggested_name
-from composer_replication.hint_generator.command_texts import OUTPUT_TEXTS
+from composer_replication.hint_generator.errors import OUTPUT
+from composer_replication.hint_generator.errors.commands import refusal_in
+from composer_replication.hint_generator.errors.form import details_in
 from composer_replication.hint_generator.findings import located_error, own_frame, plain_output
-from composer_replication.hint_generator.git_refusals import refusal_in
 from composer_replication.hint_generator.shell_patterns import meant_for_the_program
 from composer_replication.hint_generator.shell_steps import programs
 
 # If the output says nothing: what the programs are for.
-_TESTERS = frozenset(
-    ["pytest", "jest", "vitest", "mocha", "rspec", "unittest", "tox", "nox", "ctest", "phpunit", "ava", "playwright"]
+_TESTERS = word_set("pytest jest vitest mocha rspec unittest tox nox ctest phpunit ava playwright")
+_CHECKERS = word_set(
+    "tsc eslint mypy ruff golangci-lint pyright biome prettier shellcheck flake8 pylint stylelint black isort gofmt "
+    "rubocop credo vet clippy typecheck type-check lint tsgo oxlint svelte-check vue-tsc markdownlint actionlint "
+    "analyze bandit codespell"
 )
-_CHECKERS = frozenset(
-    [
-        "tsc",
-        "eslint",
-        "mypy",
-        "ruff",
-        "golangci-lint",
-        "pyright",
-        "biome",
-        "prettier",
-        "shellcheck",
-        "flake8",
-        "pylint",
-        "stylelint",
-        "black",
-        "isort",
-        "gofmt",
-        "rubocop",
-        "credo",
-        "vet",
-        "clippy",
-        "typecheck",
-        "type-check",
-        "lint",
-        "tsgo",
-        "oxlint",
-        "svelte-check",
-        "vue-tsc",
-        "markdownlint",
-        "actionlint",
-        "analyze",
-        "bandit",
-        "codespell",
-    ]
-)
-_COMPILERS = frozenset(
-    [
-        "gcc",
-        "g++",
-        "clang",
-        "clang++",
-        "cc",
-        "rustc",
-        "javac",
-        "swiftc",
-        "cmake",
-        "make",
-        "ninja",
-        "gradle",
-        "gradlew",
-        "mvn",
-        "xcodebuild",
-    ]
-)
+_COMPILERS = word_set("gcc g++ clang clang++ cc rustc javac swiftc cmake make ninja gradle gradlew mvn xcodebuild")
 
 _CRASH = re.compile(
     r"^(?:Uncaught )?(?:[a-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Exit|Interrupt|Warning|Failure)\b[^\n]*$"
@@ -106,32 +58,11 @@ _CHECKS = re.compile(
     r"^(?:[^\t\n]+\t(?:fail|pending)\t|X +\S|\* +\S|Some checks |(?P<none>no checks reported))[^\n]*", re.MULTILINE
 )
 # Programs that answer "no" or "different" with an exit code of 1; `-v` is `command -v`.
-_ASKING = frozenset(
-    [
-        "grep",
-        "egrep",
-        "fgrep",
-        "zgrep",
-        "rg",
-        "ag",
-        "diff",
-        "cmp",
-        "test",
-        "[",
-        "[[",
-        "pgrep",
-        "which",
-        "lsof",
-        "pidof",
-        "-v",
-    ]  # command -v
-)
+_ASKING = word_set("grep egrep fgrep zgrep rg ag diff cmp test [ [[ pgrep which lsof pidof -v")
 # `[ -f a ] && ls a`
 _CONDITION = re.compile(r"(?:^|[;&|(])\s*(?:\[\[?|test|[ef]?grep|rg|which|diff|cmp)\s[^|;&\n]*&&")
 # They move about or cut output.
-_PASSING = frozenset(
-    ["cd", "echo", "head", "tail", "cat", "export", "source", "set", "tee", "sleep", "true", "done", "fi"]
-)
+_PASSING = word_set("cd echo head tail cat export source set tee sleep true done fi")
 _NEVER_FAILING = frozenset(["echo", "printf", "true"])
 # Their answers, which may quote anything.
 _ANSWER = re.compile(
@@ -167,11 +98,11 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
     if any(map(_asks_for_checks, parts)) and (checks := _CHECKS.search(output)) is not None:
         red = _RED.search(output) or checks
         return ("no_match" if checks["none"] else "failing_checks"), {**details, "error_line": red[0].strip()}
-    found = OUTPUT_TEXTS.find(output)
+    found = OUTPUT.find(output)
     is_vague = found is None or found[0] in ("missing_file_in_command", "traceback", "git_error")
     if exit_code == 127 and is_vague and own_frame(output) is None:
-        if found is not None and "path" in found[1].groupdict():
-            details["name"] = found[1]["path"]
+        if found is not None:
+            details["name"] = found[1].groupdict().get("path")
         return "command_not_found", {**details, "error_line": telling_line(output)}
     if found is None:
         kind = _by_command(parts)
@@ -181,7 +112,7 @@ def classify_output(output: str, command: str | None, exit_code: int | None) -> 
         return "missing_file_in_command", {**details, "path": missing["path"], "error_line": missing[0]}
     if kind == "git_error" and any(part[0] == "pre-commit" for part in parts):
         kind = "type_or_lint_error"
-    details.update(_groups(match))
+    details.update(details_in(match))
     if "pattern" in details:
         pattern = str(details.pop("pattern"))
         if not meant_for_the_program(pattern, parts):
@@ -227,21 +158,7 @@ def _asked(parts: Sequence[list[str]], output: str) -> bool:
         return False
     if not output or _ANSWER.match(output) is not None:
         return True
-    return _TELLING.search(output) is None and OUTPUT_TEXTS.find(output) is None
-
-
-def _groups(match: re.Match[str]) -> dict[str, object]:
-    renamed = {
-        "program": "name",
-        "target": "name",
-        "script": "name",
-        "module": "path",
-        "missing": "path",
-        "case": "test",
-    }
-    renamed |= {"code": "status", "number": "status"}
-    groups = {renamed.get(key, key): value for key, value in match.groupdict().items() if value}
-    return {key: int(value) if key == "status" else value for key, value in groups.items()}
+    return _TELLING.search(output) is None and OUTPUT.find(output) is None
 
 
 def _line_of(kind: str, output: str, match: re.Match[str] | None) -> str:

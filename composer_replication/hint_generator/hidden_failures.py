@@ -16,33 +16,29 @@ SHORT  complaints of these programs, if there is hardly anything else
 from __future__ import annotations
 
 import re
-from functools import cache
-from typing import Any
-
-import re2
 
 from composer_replication.coding_tools import command_of, runs_commands
-from composer_replication.hint_generator.beginnings import TRACEBACK, ends_in_a_traceback
 from composer_replication.hint_generator.classifier import looks_like_error
 from composer_replication.hint_generator.envelope import clean, open_envelope
-from composer_replication.hint_generator.failure_texts import (
-    CRASH,
-    CUT,
-    ERROR,
-    EVIDENCE,
-    HARMLESS,
-    OWN,
-    RUN,
-    SHELL,
-    SHORT,
-)
+from composer_replication.hint_generator.errors import evidence, evidence_in
+from composer_replication.hint_generator.errors.form import CRASH, CUT, ERROR, OWN, RUN, SHELL, SHORT
+from composer_replication.hint_generator.findings import TRACEBACK, ends_in_a_traceback
 from composer_replication.hint_generator.shell_steps import Step, is_inline, runs, steps
 from composer_replication.hint_generator.verdicts import may_tell, tells_failure
 from composer_replication.traces import Trace, Turn, content_of
 
 _STARTERS = frozenset(["sudo", "timeout", "env", "xargs", "nohup", "time", "npx"])
 
-_HARMLESS = re.compile(HARMLESS)
+# Lines of these shapes that mean nothing: what was fixed or skipped, numbers, what a search passes over on its way,
+# programs whose reader has gone.
+_HARMLESS = re.compile(
+    r"\b0 (?:remaining|errors?)\b|# (?:TODO|SKIP|todo|skip)\b|\AERROR: pip's "
+    r"|\A\W*(?:[Ee]rror|ERROR|[Ff]atal|FATAL)\b[^:]*: (?:[Nn]one|[\d.,]+\W*\w{0,3})\Z"
+    r"|[Bb]roken pipe|\bEPIPE\b|curl: \(23\)|\bwrite error|\A[\w./-]+: [Ww]arning: "
+    r"|: File exists\Z|\btype: |: (?:Entering|Leaving) directory"
+    r"|\Ago: (?:downloading|added|found|upgraded|finding) "
+    r"|\A(?:grep|find|du|rg): .*(?:Permission denied|Is a directory)"
+)
 _PASSED = re.compile(
     r"\b[1-9]\d* (?:tests? )?pass(?:ed|ing)?\b|\b0 failures|\bFailures: 0, Errors: 0|^OK(?: \(|$)|\btest result: ok"
     r"|^ok +\t|^PASS$|^(?:#|ℹ) fail 0|\bBUILD SUCCESS|^ok \| |^Passed! |\[  PASSED  \]|\b100% tests passed",
@@ -88,7 +84,7 @@ def flag_failures(trace: Trace, *, flags_errors: bool) -> None:
 def _flag(turn: Turn, command: str, flags_errors: bool) -> None:
     content = content_of(turn)
     # Opening an envelope costs more than the look at a text, and only JSON hides the beginnings of lines.
-    if content[:1] != "{" and not may_tell(content, command) and not _held(clean(content)):
+    if content[:1] != "{" and not may_tell(content, command) and not evidence_in(clean(content)):
         return
     envelope = open_envelope(content)
     masked = flags_errors or envelope.exit_code is not None
@@ -107,7 +103,7 @@ def shows_failure(text: str, command: str, *, masked_only: bool = True) -> bool:
     if masked_only and not _may_hide(command):
         return False
     text = clean(text)
-    held = _held(text)
+    held = evidence_in(text)
     if not held and not may_tell(text, command):
         return False
     run = steps(command)
@@ -115,7 +111,7 @@ def shows_failure(text: str, command: str, *, masked_only: bool = True) -> bool:
     if lost and may_tell(text, command) and tells_failure(text, command, lost):
         return True
     reading = _Reading(text, command, lost, alone=not masked_only and len(run) == 1)
-    return any(reading.counts(*_evidence(number)) for number in held)
+    return any(reading.counts(*evidence(number)) for number in held)
 
 
 def _may_hide(command: str) -> bool:
@@ -123,28 +119,6 @@ def _may_hide(command: str) -> bool:
     return (
         "|" in command or ";" in command or "\n" in command or "&" in command.replace("&&", "") or _GOING_ON in command
     )
-
-
-def _held(text: str) -> list[int]:
-    """The numbers of the patterns that a text holds."""
-    return _all_evidence().Match(text.encode("utf-8", "replace")) or []
-
-
-@cache
-def _all_evidence() -> Any:
-    options = re2.Options()
-    options.max_mem = 64 << 20  # the default is too little for so many patterns
-    patterns = re2.Set.SearchSet(options)
-    for _, pattern in EVIDENCE:
-        patterns.Add(f"(?m){pattern}")
-    patterns.Compile()
-    return patterns
-
-
-@cache
-def _evidence(number: int) -> tuple[str, re.Pattern[str]]:
-    who, pattern = EVIDENCE[number]
-    return who, re.compile(pattern, re.MULTILINE)
 
 
 def _last_lost(run: list[Step]) -> int:

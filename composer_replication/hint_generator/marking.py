@@ -15,9 +15,9 @@ from composer_replication.hint_generator.charge import Outcome, charges
 from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.command_output import telling_line
 from composer_replication.hint_generator.envelope import open_envelope
+from composer_replication.hint_generator.errors import OUTCOME_KINDS, is_students_mistake
 from composer_replication.hint_generator.findings import own_frame
 from composer_replication.hint_generator.hidden_failures import flag_failures
-from composer_replication.hint_generator.kinds import OUTCOME_KINDS, is_students_mistake
 from composer_replication.traces import ToolCall, Trace, Turn, dump_json
 
 REPEAT_WINDOW = 3

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from composer_replication.ingestion.redaction import Redactor, redact_trace
 from composer_replication.ingestion.redaction.personal import _NO_USER
 from composer_replication.ingestion.redaction.redactor import _rules
-from composer_replication.ingestion.redaction.tokens import _library_patterns, gate_of
+from composer_replication.ingestion.redaction.tokens import _library_patterns
+from composer_replication.pattern_set import wider_gate
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -190,7 +191,7 @@ def test_nobodys_home_opens_no_gate_and_a_name_that_only_begins_like_it_does() -
     gates, rules = _rules()
 
     def opens(text: str) -> bool:
-        return len(rules) - 1 in (gates.Match(text.encode("latin-1")) or ())
+        return len(rules) - 1 in (gates.matching(text.encode("latin-1")) or ())
 
     for name in _NO_USER:
         assert not any(map(opens, (f"/home/{name}/1", f"C:\\Users\\{name}", f'"/home/{name}"'))), name
@@ -336,7 +337,7 @@ def test_gates_let_through_what_the_library_finds(pattern: re.Pattern[str]) -> N
     @settings(max_examples=25, deadline=None)
     @given(st.from_regex(pattern, alphabet=st.sampled_from(string.printable[:96])))
     def check(text: str) -> None:
-        assert gates.Match(text.encode("utf-8", "surrogatepass")), gate_of(pattern)
+        assert gates.matching(text.encode("utf-8", "surrogatepass")), wider_gate(pattern)
 
     check()
 

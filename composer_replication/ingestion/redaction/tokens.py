@@ -15,6 +15,7 @@ from detect_secrets.plugins.base import RegexBasedDetector
 
 from composer_replication.ingestion.redaction.finding import Finding, Rule
 from composer_replication.ingestion.redaction.words import is_identifier, is_name
+from composer_replication.pattern_set import wider_gate
 
 _LIBRARY = "detect_secrets.plugins"
 
@@ -119,10 +120,10 @@ _VALUE_END = re.compile(r"[\s\"'`<>]", re.ASCII)
 def token_rules() -> Iterator[Rule]:
     """The rules of this file; those of the library first."""
     for pattern, kind, accept in _library_patterns():
-        yield Rule(gate_of(pattern), _token_finder(pattern, kind, accept, by_context=accept is _is_aws_secret))
+        yield Rule(wider_gate(pattern), _token_finder(pattern, kind, accept, by_context=accept is _is_aws_secret))
     for kind, text in _LACKING.items():
         pattern = re.compile(text)
-        yield Rule(gate_of(pattern), _token_finder(pattern, kind, _is_token))
+        yield Rule(wider_gate(pattern), _token_finder(pattern, kind, _is_token))
     yield Rule("BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File", _private_keys)
 
 
@@ -145,18 +146,6 @@ def _library_patterns() -> Iterator[tuple[re.Pattern[str], str, Callable[[str], 
                 for pattern in vars(plugin)["denylist"]:
                     named = found.name == "aws" and pattern.groups
                     yield pattern, kind, _is_aws_secret if named else accept
-
-
-def gate_of(pattern: re.Pattern[str]) -> str:
-    """A wider pattern in RE2's syntax, cheap to run beside many others.
-
-    Lookarounds go, and so do character classes at the beginning: a counted one can begin at every character of a long
-    word, and the automaton would have to keep count of them all. RE2 counts up to a thousand.
-    """
-    gate = re.sub(r"\(\?<?!(?:[^()\[\]]|\[[^\]]*\])*\)", "", pattern.pattern)
-    gate = re.sub(r"^(?:(?:\[[^\]]*\]|\\d)(?:\{[^}]*\})?)+", "", gate)
-    gate = re.sub(r"\{(\d+),\d{4,}\}", r"{\1,}", gate)
-    return f"(?i:{gate})" if pattern.flags & re.IGNORECASE else gate
 
 
 def _token_finder(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from composer_replication.hint_generator.context import HintContext
+from composer_replication.hint_generator.errors.form import HintContext
 
 _LINE = 160
 _NAME = 80
