@@ -45,8 +45,9 @@ class Gates:
         self._set.Compile()
 
     def matching(self, text: bytes) -> list[int]:
-        """The numbers of the gates that match in a text, in UTF-8."""
-        return self._set.Match(text) or []
+        """The numbers of the gates that match in a text, given as UTF-8, in their order."""
+        found = self._set.Match(text)
+        return sorted(found) if found else []
 
 
 class FirstMatch:
@@ -71,7 +72,7 @@ class FirstMatch:
 
     def _find(self, text: str) -> Found | None:
         searched = text.lower() if self._ignores_case else text
-        for number in sorted(self._gates.matching(searched.encode("utf-8", "replace"))):
+        for number in self._gates.matching(searched.encode("utf-8", "replace")):
             label, pattern = self._patterns[number]
             if number not in self._compiled:
                 self._compiled[number] = re.compile(pattern, self._flags)

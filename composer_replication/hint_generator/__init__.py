@@ -29,6 +29,7 @@ __all__ = [
 
 _MODULES = {
     "classifier": ("classify", "looks_like_error"),
+    "details": ("HintContext",),
     "errors": ("OTHERS_KINDS", "OUTCOME_KINDS", "STUDENT_KINDS", "is_students_mistake"),
     "errors.calls": (
         "hint_json_decode",
@@ -37,7 +38,6 @@ _MODULES = {
         "hint_tool_not_found",
         "hint_type_error",
     ),
-    "errors.form": ("HintContext",),
     "judge": ("JudgeHints",),
     "layers": (
         "HINT_TEMPLATES",

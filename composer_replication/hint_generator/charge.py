@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from composer_replication.coding_tools import WORKING_DIRECTORY_KEYS, command_of, text_of
 from composer_replication.hint_generator.findings import Finding, findings, own_places
-from composer_replication.hint_generator.known_files import KnownFiles, file_name
-from composer_replication.hint_generator.written_lines import Author
+from composer_replication.hint_generator.written_files import Author, KnownFiles, file_name
 from composer_replication.traces import ToolCall, Turn
 
 _TEST_FILE = re.compile(

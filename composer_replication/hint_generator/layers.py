@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
+from composer_replication.hint_generator.details import HintContext, names_something, one_line
 from composer_replication.hint_generator.errors import is_students_mistake
-from composer_replication.hint_generator.errors.form import ERRORS, HintContext
-from composer_replication.hint_generator.quoting import names_something, one_line
+from composer_replication.hint_generator.errors.form import ERRORS
 
 HINT_TEMPLATES: dict[str, Callable[[HintContext], str]] = {
     kind: error.hint for kind, error in ERRORS.items() if error.hint is not None

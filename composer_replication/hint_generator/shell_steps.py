@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from composer_replication.coding_tools import word_set
@@ -62,6 +63,11 @@ _INLINE = re.compile(
     r"(?:python[\d.]*(?: -\S+)*? -c|(?:node|perl|ruby|bun|deno)(?: -\S+)*? (?:-\w{0,2}[ep]|--eval|eval)|php -r)(?: |\Z)"
     r"|(?:python[\d.]*|node|perl|ruby|php|bun|deno)(?: -[a-zA-Z]\w?)*(?: -)?(?: <<.*)?\Z"
 )
+
+# The name of a route or of an extra in brackets, a query: no pattern at all.
+_LITERAL = re.compile(r"\[(?:\.{3})?[A-Za-z]\w+\]|\?[\w.-]+=|://")
+_TAKING_PATTERNS = frozenset(["git", "gh", "curl", "wget"])
+_SEARCHING = frozenset(["grep", "egrep", "fgrep", "rg", "ag", "git-grep"])
 
 
 class Step(NamedTuple):
@@ -169,3 +175,20 @@ def shows_files(command: str) -> bool:
     while len(parts) > 1 and parts[-1][0] in ("head", "tail") and not any(map(_FILE_NAME.match, parts[-1][1:])):
         parts.pop()
     return bool(parts) and _SHOWS_TEXT.match(parts[-1][0]) is not None
+
+
+def meant_for_the_program(pattern: str, parts: Sequence[list[str]]) -> bool:
+    """Whether a program of the command line takes the pattern itself, so that it has to be quoted."""
+    if pattern.startswith("-") or _LITERAL.search(pattern) is not None:
+        return True
+    for program, *words in parts:
+        if pattern not in words:
+            continue
+        before = words[: words.index(pattern)]
+        if program == "find":
+            return any(word.startswith("-") for word in before)
+        if program in _SEARCHING:
+            # What is searched for, or which files are searched: `-g *.py`.
+            return all(word.startswith("-") for word in before) or before[-1].startswith("-")
+        return program in _TAKING_PATTERNS
+    return False

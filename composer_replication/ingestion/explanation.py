@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
-from composer_replication.hint_generator.classifier import classify
-from composer_replication.hint_generator.command_output import first_line, telling_line
+from composer_replication.hint_generator.classifier import classify, first_line, telling_line
 from composer_replication.hint_generator.envelope import open_envelope
 from composer_replication.ingestion.error_sites import CallSite, call_sites, hint_of
 from composer_replication.ingestion.otel.spans import nanoseconds

@@ -91,6 +91,7 @@ def test_text_without_secrets_stays(seed: int) -> None:
         'TOKEN_FILE=a1b2c3d4e5f6 api_key_id: "a1b2c3d4e5f6a7b8"',
         "token: request.x509v3fields, secret: db->field1x2y3z4w5",
         '"secret": "db-credentials-v2", "token": "refresh_token_2"',
+        "BEGIN RSA PRIVATE KEY",
         "-----BEGIN PRIVATE KEY-----\\n(the key, as the tool has printed it, goes in here)\\n-----END PRIVATE KEY-----",
         "foo@1.2.dev a@self.me icon@2x.ai",
         '"token_kind": 1, "secret": "cache_write_5m_kind", token = "\\U000f0001", key_mask: 0x00002B992DDFA232',

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from composer_replication.hint_generator.errors.form import Answer, Begin, HintContext, Output, others, says, student
-from composer_replication.hint_generator.quoting import (
+from composer_replication.hint_generator.details import (
+    HintContext,
     call_shape,
     closest,
     code,
@@ -12,6 +12,7 @@ from composer_replication.hint_generator.quoting import (
     parameter_type,
     tool,
 )
+from composer_replication.hint_generator.errors.form import Answer, Begin, Output, others, says, student
 
 
 @student(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from composer_replication.hint_generator.details import HintContext, error_line
 from composer_replication.hint_generator.errors.form import (
     CRASH,
     CUT,
     RUN,
     Begin,
-    HintContext,
     Output,
     outcome,
     prints,
     says,
     student,
 )
-from composer_replication.hint_generator.quoting import error_line
 
 
 @outcome(

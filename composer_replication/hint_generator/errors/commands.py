@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from composer_replication.hint_generator.details import HintContext, code, error_line, names, path
 from composer_replication.hint_generator.errors.form import (
     ERROR,
     OWN,
@@ -12,14 +13,12 @@ from composer_replication.hint_generator.errors.form import (
     SHORT,
     Answer,
     Begin,
-    HintContext,
     Output,
     outcome,
     prints,
     says,
     student,
 )
-from composer_replication.hint_generator.quoting import code, error_line, names, path
 
 _ERROR = re.compile(r"\A(?:(?P<program>\S+): )?(?:[Ee]rror|ERROR|fatal): ")
 _SHELL = re.compile(r"\A\S*sh: (?:line \d+: )?")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from composer_replication.hint_generator.errors.form import Answer, Begin, HintContext, Output, says, student
-from composer_replication.hint_generator.quoting import code, error_line, one_line, path
+from composer_replication.hint_generator.details import HintContext, code, error_line, one_line, path
+from composer_replication.hint_generator.errors.form import Answer, Begin, Output, says, student
 
 _SYNTAX = re.compile(r"\b[EF]\d{3} [^\r\n]+|\b\w*(?:Syntax|Indentation|Tab)Error: [^\r\n]+")
 

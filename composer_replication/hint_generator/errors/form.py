@@ -12,50 +12,13 @@ Groups of a pattern that have a name become details of the error (`HintContext`)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, TypeAlias, TypedDict
+from typing import TypeAlias
 
-
-class HintContext(TypedDict, total=False):
-    """One error, as `mark_errors` writes it into `error_meta`. Every key may be absent."""
-
-    error_kind: str
-    error_message: str
-    available_tools: list[str]
-    tool_name: str
-    tool_schema: dict[str, Any]
-    intent: str
-    # whose mistake it was, and where
-    students_mistake: bool
-    masked: bool  # the command hid its failure from the log
-    tool_call_id: str
-    reported_by: str  # the call whose result showed what this turn had written; absent if it was this one
-    # what the call was about
-    path: str
-    command: str
-    command_name: str
-    exit_code: int
-    # what the error names
-    name: str
-    available_names: list[str]
-    suggestion: str
-    signature: str
-    signatures: list[str]
-    missing_parameters: list[str]
-    unexpected_parameters: list[str]
-    expected_types: dict[str, str]
-    matches: int
-    size: str
-    limit: str
-    status: int
-    test: str
-    # of a repeated failure
-    original_kind: str
-    repeats: int
+from composer_replication.hint_generator.details import HintContext
 
 
 class Owner(Enum):
@@ -209,9 +172,3 @@ def _error(owner: Owner, name: str, *texts: Texts, is_vague: bool = False) -> Ca
 student = partial(_error, Owner.STUDENT)
 outcome = partial(_error, Owner.OUTCOME)
 others = partial(_error, Owner.OTHERS)
-
-
-def details_in(match: re.Match[str]) -> dict[str, Any]:
-    """The details that a pattern's groups have found."""
-    groups = {key.rstrip("0123456789"): value for key, value in match.groupdict().items() if value}
-    return {key: int(value) if key in ("status", "matches") else value for key, value in groups.items()}

@@ -75,7 +75,7 @@ class Redactor:
             return text
         # One character for each byte, so that RE2's places and Python's are the same.
         view = text if len(data) == len(text) else data.decode("latin-1")
-        findings = [finding for index in sorted(hits) for finding in self._rules[index].find(view)]
+        findings = [finding for index in hits for finding in self._rules[index].find(view)]
         if not findings:
             return text
         return _as_text(self._replace(view, _apart(findings)))

@@ -205,8 +205,9 @@ def _is_aws_secret(value: str) -> bool:
 
 
 def _private_keys(text: str) -> Iterator[Finding]:
+    # None, if the words stand without their dashes.
     begins = list(_KEY_BEGIN.finditer(text))
-    for begin, following in zip(begins, [*(later.start() for later in begins[1:]), len(text)], strict=True):
+    for begin, following in zip(begins, [*(later.start() for later in begins[1:]), len(text)], strict=False):
         limit = min(following, begin.end() + _LONGEST_KEY)
         end = _KEY_END.search(text, begin.end(), limit)
         if end is None or not _KEY_BODY.fullmatch(text, begin.end(), end.start()):
