@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from composer_replication.hint_generator import LayeredHints, as_collator_hint, is_students_mistake, mark_errors
-from composer_replication.hint_generator.templates import VAGUE_TEMPLATES
+from composer_replication.hint_generator.layers import is_vague
 from composer_replication.ingestion import read_traces
 from composer_replication.ingestion.formats import ReadOptions
 from composer_replication.ingestion.log_file import find_files
@@ -133,7 +133,7 @@ def trace_figures(traces: Iterable[Trace]) -> tuple[dict[str, Any], list[dict[st
             if not is_students_mistake(turn.tool_error) or meta.get("students_mistake") is False:
                 continue
             counts["mistakes"] += 1
-            counts["vague"] += meta.get("original_kind", turn.tool_error) in VAGUE_TEMPLATES
+            counts["vague"] += is_vague(meta.get("original_kind", turn.tool_error))
             hint = HINT(turn.tool_error, meta)
             if hint is not None:
                 counts["with_hint"] += 1

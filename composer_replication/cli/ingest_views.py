@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from composer_replication.hint_generator.kinds import OUTCOME_KINDS, is_students_mistake
+from composer_replication.hint_generator import OUTCOME_KINDS, is_students_mistake
 from composer_replication.ingestion.audit import Audit
 from composer_replication.ingestion.error_views import (
     FIGURES,

@@ -29,21 +29,27 @@ __all__ = [
 
 _MODULES = {
     "classifier": ("classify", "looks_like_error"),
-    "context": ("HintContext",),
-    "judge": ("JudgeHints",),
-    "kinds": ("OTHERS_KINDS", "OUTCOME_KINDS", "STUDENT_KINDS", "is_students_mistake"),
-    "layers": ("HintSource", "LayeredHints", "RawErrorHints", "as_collator_hint", "template_hints"),
-    "marking": ("mark_errors",),
-    "templates": (
-        "HINT_TEMPLATES",
-        "dispatch",
+    "details": ("HintContext",),
+    "errors": ("OTHERS_KINDS", "OUTCOME_KINDS", "STUDENT_KINDS", "is_students_mistake"),
+    "errors.calls": (
         "hint_json_decode",
         "hint_repeated_failure",
         "hint_runtime_error",
         "hint_tool_not_found",
         "hint_type_error",
-        "register",
     ),
+    "judge": ("JudgeHints",),
+    "layers": (
+        "HINT_TEMPLATES",
+        "HintSource",
+        "LayeredHints",
+        "RawErrorHints",
+        "as_collator_hint",
+        "dispatch",
+        "register",
+        "template_hints",
+    ),
+    "marking": ("mark_errors",),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 

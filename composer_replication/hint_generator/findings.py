@@ -105,6 +105,9 @@ _POINTED = re.compile(r"\s*^ *(?:\d+ +)?(?:[|│] ?)?(?P<source>[^\n]*\S)\n[ \t\
 _MARKED = re.compile(r"^> +(?P<source>\S[^\n]*)", re.MULTILINE)
 _BELOW = re.compile(r": in [^\n]+\n    (?P<source>\S[^\n]*)")
 _MOST = 40
+TRACEBACK = "Traceback (most recent call last):"
+# Frames, then what was raised; after it at most the prompt of SWE-agent's shell.
+_TO_THE_END = re.compile(r"\n(?:[ \t][^\n]*\n)+[A-Za-z_][\w.]*(?:: [^\n]*)?\s*(?:\([A-Z][^\n]*\)\s*|bash-\$\s*)*\Z")
 _WINDOW = 600
 
 
@@ -156,6 +159,12 @@ def own_frame(output: str) -> str | None:
         return frames[-1]["path"]
     script = _SCRIPTS[0].search(output)
     return script["file"] if script is not None else None
+
+
+def ends_in_a_traceback(text: str) -> bool:
+    """Whether a text's last lines, after others, are a Python traceback, to the line that names what was raised."""
+    start = text.rfind(f"\n{TRACEBACK}\n")
+    return start >= 0 and _TO_THE_END.match(text, start + len(TRACEBACK) + 1) is not None
 
 
 def _own_frames(output: str) -> list[re.Match[str]]:

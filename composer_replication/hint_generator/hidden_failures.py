@@ -16,33 +16,28 @@ SHORT  complaints of these programs, if there is hardly anything else
 from __future__ import annotations
 
 import re
-from functools import cache
-from typing import Any
 
-import re2
-
-from composer_replication.hint_generator.arguments import command_of, runs_commands
-from composer_replication.hint_generator.beginnings import TRACEBACK, ends_in_a_traceback
+from composer_replication.coding_tools import command_of, runs_commands
 from composer_replication.hint_generator.classifier import looks_like_error
 from composer_replication.hint_generator.envelope import clean, open_envelope
-from composer_replication.hint_generator.failure_texts import (
-    CRASH,
-    CUT,
-    ERROR,
-    EVIDENCE,
-    HARMLESS,
-    OWN,
-    RUN,
-    SHELL,
-    SHORT,
-)
+from composer_replication.hint_generator.errors import evidence, evidence_in
+from composer_replication.hint_generator.errors.form import CRASH, CUT, ERROR, OWN, RUN, SHELL, SHORT
+from composer_replication.hint_generator.findings import TRACEBACK, ends_in_a_traceback
 from composer_replication.hint_generator.shell_steps import Step, is_inline, runs, steps
-from composer_replication.hint_generator.verdicts import may_tell, tells_failure
 from composer_replication.traces import Trace, Turn, content_of
 
 _STARTERS = frozenset(["sudo", "timeout", "env", "xargs", "nohup", "time", "npx"])
 
-_HARMLESS = re.compile(HARMLESS)
+# Lines of these shapes that mean nothing: what was fixed or skipped, numbers, what a search passes over on its way,
+# programs whose reader has gone.
+_HARMLESS = re.compile(
+    r"\b0 (?:remaining|errors?)\b|# (?:TODO|SKIP|todo|skip)\b|\AERROR: pip's "
+    r"|\A\W*(?:[Ee]rror|ERROR|[Ff]atal|FATAL)\b[^:]*: (?:[Nn]one|[\d.,]+\W*\w{0,3})\Z"
+    r"|[Bb]roken pipe|\bEPIPE\b|curl: \(23\)|\bwrite error|\A[\w./-]+: [Ww]arning: "
+    r"|: File exists\Z|\btype: |: (?:Entering|Leaving) directory"
+    r"|\Ago: (?:downloading|added|found|upgraded|finding) "
+    r"|\A(?:grep|find|du|rg): .*(?:Permission denied|Is a directory)"
+)
 _PASSED = re.compile(
     r"\b[1-9]\d* (?:tests? )?pass(?:ed|ing)?\b|\b0 failures|\bFailures: 0, Errors: 0|^OK(?: \(|$)|\btest result: ok"
     r"|^ok +\t|^PASS$|^(?:#|ℹ) fail 0|\bBUILD SUCCESS|^ok \| |^Passed! |\[  PASSED  \]|\b100% tests passed",
@@ -59,6 +54,27 @@ _SHORTEST_ECHO = 6
 
 # It goes on after an error, and its exit code is that of the last statement.
 _GOING_ON = "psql"
+
+_WORDS = ("$?", "PIPESTATUS", "pipestatus", "|| echo")
+_STATUS = r"\$\?|\$\{?(?:PIPESTATUS|pipestatus)\[\d\]\}?"
+_SAVED_STATUS = re.compile(rf"\b(?P<name>\w+)=\"?(?:{_STATUS})")
+# An exit code of 1 is their answer "no".
+_ASKING = re.compile(r"(?:[efzp]?grep|rg|ag|diff|git diff|cmp|test|which|type|p?kill|nc|ping)\b|\[|-v")
+# A server that `timeout` ends has not failed, nor has what the command itself ends.
+_ENDED = frozenset(["124", "137", "143"])
+_ENDING = re.compile(
+    r"\bkill|\btimeout\b.*\b(?:start|dev|serve\w*|runserver|up|watch|preview|uvicorn|tail -f|listen)\b"
+)
+
+_NUMBER = re.compile(r"\s*[1-9]\d*\s*\Z")
+_BAD = r"[^|;\n]*(?:error|fail|FAIL)[^|;\n]*"
+_COUNTED = re.compile(
+    r"\b(?:tsc|mypy|eslint|cargo|go|gcc|make|pytest|npm|npx|pnpm|yarn|ruff)\b.*"
+    rf"\bgrep\s+(?:-\w+\s+)*(?:-\w*c\w*\s{_BAD}|{_BAD}\|\s*wc -l\s*)\Z"
+    r"|\b(?:tsc|go vet|go build)\b[^|;\n]*\|\s*wc -l\s*\Z",
+    re.DOTALL,
+)
+_VERDICT = re.compile(r"\|\|\s+echo\s+['\"]?([^'\"$;|&\n]*(?:[Ff]ail|FAIL|[Ee]rror|ERROR|[❌✗✘])[^'\"$;|&\n]*)")
 
 
 def flag_failures(trace: Trace, *, flags_errors: bool) -> None:
@@ -88,7 +104,7 @@ def flag_failures(trace: Trace, *, flags_errors: bool) -> None:
 def _flag(turn: Turn, command: str, flags_errors: bool) -> None:
     content = content_of(turn)
     # Opening an envelope costs more than the look at a text, and only JSON hides the beginnings of lines.
-    if content[:1] != "{" and not may_tell(content, command) and not _held(clean(content)):
+    if content[:1] != "{" and not may_tell(content, command) and not evidence_in(clean(content)):
         return
     envelope = open_envelope(content)
     masked = flags_errors or envelope.exit_code is not None
@@ -107,7 +123,7 @@ def shows_failure(text: str, command: str, *, masked_only: bool = True) -> bool:
     if masked_only and not _may_hide(command):
         return False
     text = clean(text)
-    held = _held(text)
+    held = evidence_in(text)
     if not held and not may_tell(text, command):
         return False
     run = steps(command)
@@ -115,7 +131,7 @@ def shows_failure(text: str, command: str, *, masked_only: bool = True) -> bool:
     if lost and may_tell(text, command) and tells_failure(text, command, lost):
         return True
     reading = _Reading(text, command, lost, alone=not masked_only and len(run) == 1)
-    return any(reading.counts(*_evidence(number)) for number in held)
+    return any(reading.counts(*evidence(number)) for number in held)
 
 
 def _may_hide(command: str) -> bool:
@@ -123,28 +139,6 @@ def _may_hide(command: str) -> bool:
     return (
         "|" in command or ";" in command or "\n" in command or "&" in command.replace("&&", "") or _GOING_ON in command
     )
-
-
-def _held(text: str) -> list[int]:
-    """The numbers of the patterns that a text holds."""
-    return _all_evidence().Match(text.encode("utf-8", "replace")) or []
-
-
-@cache
-def _all_evidence() -> Any:
-    options = re2.Options()
-    options.max_mem = 64 << 20  # the default is too little for so many patterns
-    patterns = re2.Set.SearchSet(options)
-    for _, pattern in EVIDENCE:
-        patterns.Add(f"(?m){pattern}")
-    patterns.Compile()
-    return patterns
-
-
-@cache
-def _evidence(number: int) -> tuple[str, re.Pattern[str]]:
-    who, pattern = EVIDENCE[number]
-    return who, re.compile(pattern, re.MULTILINE)
 
 
 def _last_lost(run: list[Step]) -> int:
@@ -237,3 +231,41 @@ class _Reading:
         if program is None:  # `cli.py: error: …` of argparse
             return bool(self._runners)
         return program in self._programs and (program in self._names or program not in self._foreseen)
+
+
+def may_tell(text: str, command: str) -> bool:
+    """A first look, at no cost: whether the command can print a verdict at all."""
+    return any(word in command for word in _WORDS) or (len(text) < 20 and _NUMBER.match(text) is not None)
+
+
+def tells_failure(text: str, command: str, lost: list[Step]) -> bool:
+    """Whether the output has a verdict of the command's own, and it is a failure.
+
+    `lost` are the steps whose exit codes the log does not have.
+    """
+    if _NUMBER.match(text) is not None and _COUNTED.search(command) is not None:
+        return True
+    lines = {line.strip() for line in text.splitlines()}
+    # What a filter or a question did not find is no failure.
+    checked = [step for step in lost if step.words[0] != "echo"][-1:]
+    if checked and runs(checked[0]) and any(said.strip() in lines for said in _VERDICT.findall(command)):
+        return True
+    return _printed_status(text, command)
+
+
+def _printed_status(text: str, command: str) -> bool:
+    saved = {found["name"]: found.start() for found in _SAVED_STATUS.finditer(command)}
+    status = "|".join([_STATUS, *(rf"\${name}\b|\$\{{{name}\}}" for name in saved)])
+    echo = re.compile(rf"\b(?:echo|printf)[ \t]+(?:-\w+ )?['\"]?(?P<before>[^'\"$\n;|&]*)(?P<status>{status})")
+    for found in echo.finditer(command):
+        before = re.escape(found["before"].strip())
+        # Without a word before it, it is told from other numbers by its place alone.
+        printed = re.findall(rf"^\W*{before}\s*(\d+)\b" if before else r"^(\d+)\s*\Z", text, re.MULTILINE)
+        asked = steps(command[: saved.get(found["status"].strip("${}"), found.start())])
+        while len(asked) > 1 and asked[-1].operator == "|" and "[" in found["status"]:
+            asked.pop()
+        harmless = {"0"} | ({"1"} if asked and _ASKING.match(" ".join(asked[-1].words)) else set())
+        harmless |= _ENDED if _ENDING.search(command) else set()
+        if not harmless.issuperset(printed):
+            return True
+    return False

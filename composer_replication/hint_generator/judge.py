@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from composer_replication._optional import require
-from composer_replication.hint_generator.context import HintContext
-from composer_replication.hint_generator.wording import one_line
+from composer_replication.hint_generator.details import HintContext, one_line
 
 logger = logging.getLogger(__name__)
 

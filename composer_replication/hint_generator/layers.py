@@ -10,10 +10,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
-from composer_replication.hint_generator.context import HintContext
-from composer_replication.hint_generator.kinds import is_students_mistake
-from composer_replication.hint_generator.templates import HINT_TEMPLATES, VAGUE_TEMPLATES, dispatch
-from composer_replication.hint_generator.wording import names_something, one_line
+from composer_replication.hint_generator.details import HintContext, names_something, one_line
+from composer_replication.hint_generator.errors import is_students_mistake
+from composer_replication.hint_generator.errors.form import ERRORS
+
+HINT_TEMPLATES: dict[str, Callable[[HintContext], str]] = {
+    kind: error.hint for kind, error in ERRORS.items() if error.hint is not None
+}
+"""The hint of each kind. `register` adds to it."""
+
+
+def dispatch(error_kind: str, ctx: HintContext | None = None) -> str | None:
+    """The hint for an error, or None: for an unknown kind, and for one that is not the student's mistake."""
+    template = HINT_TEMPLATES.get(error_kind)
+    if template is None or not is_students_mistake(error_kind):
+        return None
+    return template(ctx if ctx is not None else {})
+
+
+def register(error_kind: str, fn: Callable[[HintContext], str]) -> None:
+    """Add a template, or replace one. Kinds that are not the student's mistake take none."""
+    if not is_students_mistake(error_kind):
+        raise ValueError(f"{error_kind!r} is not a mistake of the student's, so it gets no hint: choose another kind")
+    HINT_TEMPLATES[error_kind] = fn
+
+
+def is_vague(kind: str) -> bool:
+    """Whether the template of a kind says nothing about the cause: all that it has is the error's own text."""
+    error = ERRORS.get(kind)
+    return error is not None and error.is_vague and HINT_TEMPLATES.get(kind) is error.hint
 
 
 class HintSource(Protocol):
@@ -30,8 +55,7 @@ def template_hints(ctx: HintContext) -> str | None:
     kind = ctx.get("error_kind")
     if not kind:
         return None
-    vague = VAGUE_TEMPLATES.get(kind)
-    if vague is not None and HINT_TEMPLATES.get(kind) is vague and not _is_telling(ctx):
+    if is_vague(kind) and not _is_telling(ctx):
         return None
     return dispatch(kind, ctx)
 
@@ -67,7 +91,7 @@ class LayeredHints:
         )
 
     def __call__(self, ctx: HintContext, /) -> str | None:
-        if ctx.get("students_mistake") is False or not is_students_mistake(ctx.get("error_kind", "")):
+        if not is_students_mistake(ctx.get("error_kind", ""), ctx):
             return None
         for source in self.sources:
             hint = source(ctx)

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from composer_replication.hint_generator.arguments import command_of
+from composer_replication.coding_tools import command_of
 from composer_replication.hint_generator.charge import Outcome, charges
-from composer_replication.hint_generator.classifier import classify
-from composer_replication.hint_generator.command_output import telling_line
+from composer_replication.hint_generator.classifier import classify, telling_line
 from composer_replication.hint_generator.envelope import open_envelope
+from composer_replication.hint_generator.errors import OUTCOME_KINDS, is_students_mistake
 from composer_replication.hint_generator.findings import own_frame
 from composer_replication.hint_generator.hidden_failures import flag_failures
-from composer_replication.hint_generator.kinds import OUTCOME_KINDS, is_students_mistake
+from composer_replication.hint_generator.written_files import changes_anything
 from composer_replication.traces import ToolCall, Trace, Turn, dump_json
 
 REPEAT_WINDOW = 3
@@ -37,37 +37,6 @@ _ARGUMENT_KINDS = frozenset({"type_error", "json_decode", "malformed_call"})
 # Kinds that say nothing about the cause; arguments that are not JSON then are the cause.
 _VAGUE_KINDS = frozenset({"runtime_error", "command_failed", "mcp_error", "type_error", "malformed_call"})
 
-_FILE_TOOLS = frozenset(
-    [
-        "edit",
-        "write",
-        "multiedit",
-        "notebookedit",
-        "apply_patch",
-        "str_replace_editor",
-        "str_replace_based_edit_tool",
-        "create",
-        "insert",
-        "str_replace",
-        "write_file",
-        "edit_file",
-        "create_file",
-        "replace",
-        "search_replace",
-        "delete_file",
-        "update_file",
-        "patch",
-        "file_editor",
-        "undo_edit",
-        "append_file",
-    ]
-)
-_CHANGING_COMMAND = re.compile(
-    r"(?:^|[\s;&|(])(?:sed\s+-\w*i|perl\s+-\w*i|mv|cp|rm|mkdir|touch|chmod|ln|tee|patch|kill|pkill|export"
-    r"|git\s+(?:checkout|stash|apply|reset|restore|merge|rebase|pull|add|commit|init|config|switch|clean|fetch)"
-    r"|(?:\S*pip3?|npm|pnpm|yarn|bun|uv|poetry|brew|apt|apt-get|cargo|go|gem|bundle|mix)\s+"
-    r"(?:install|i|ci|add|remove|sync|get|mod|generate|deps\.get|fmt))\b|(?<![<>&\d-])>>?\s*[\w./~$\"'-]"
-)
 # Code that is part of the command: `python -c`, `node -e`, a here-document.
 _INLINE_CODE = re.compile(r"\b(?:python[\d.]*|node|ruby|perl|php|deno|bun|(?:ba|z)?sh)\b[^|;&\n]*\s-[cepr]\s|<<")
 
@@ -260,7 +229,7 @@ def _changed_between(turns: list[Turn], first: _Place, second: _Place) -> bool:
         call.id
         for index in range(first.turn, second.turn + 1)
         for position, call in enumerate(turns[index].tool_calls)
-        if first < (index, position) < second and _changes_files(call)
+        if first < (index, position) < second and changes_anything(call)
     }
     if not changing:
         return False
@@ -375,12 +344,3 @@ def _identity(call: ToolCall) -> str:
     if given is None:
         given = dump_json(dict(sorted(call.arguments.items())))
     return f"{call.name}\n{given}"
-
-
-def _changes_files(call: ToolCall) -> bool:
-    name = call.name.lower().rpartition("__")[2]
-    if name in _FILE_TOOLS:
-        # Editors that also show files say so in their `command`.
-        return call.arguments.get("command") != "view"
-    command = command_of(call.arguments)
-    return command is not None and _CHANGING_COMMAND.search(command[:4000]) is not None

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from composer_replication.hint_generator.classifier import classify
-from composer_replication.hint_generator.command_output import first_line, telling_line
+from composer_replication.hint_generator.classifier import classify, first_line, telling_line
 from composer_replication.hint_generator.envelope import open_envelope
 from composer_replication.hint_generator.layers import LayeredHints, as_collator_hint
 from composer_replication.ingestion.loose_json import nanoseconds

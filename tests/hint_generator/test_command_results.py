@@ -8,8 +8,7 @@ from typing import cast
 import pytest
 from command_results import Case, cases
 
-from composer_replication.hint_generator import HintContext, classify, dispatch
-from composer_replication.hint_generator.kinds import OUTCOME_KINDS
+from composer_replication.hint_generator import OUTCOME_KINDS, HintContext, classify, dispatch
 
 CASES = cases()
 

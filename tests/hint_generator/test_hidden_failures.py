@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from composer_replication.hint_generator import OUTCOME_KINDS, STUDENT_KINDS
 from composer_replication.hint_generator.classifier import classify
-from composer_replication.hint_generator.failure_texts import EVIDENCE
+from composer_replication.hint_generator.errors import EVIDENCE
 from composer_replication.hint_generator.hidden_failures import shows_failure
-from composer_replication.hint_generator.kinds import OUTCOME_KINDS, STUDENT_KINDS
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TRACEBACK = 'Traceback (most recent call last):\n  File "/w/a.py", line 3, in <module>\n    f()\nValueError: bad'

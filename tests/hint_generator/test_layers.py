@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from composer_replication.hint_generator import (
+    HINT_TEMPLATES,
     OTHERS_KINDS,
     HintContext,
     LayeredHints,
@@ -14,7 +15,6 @@ from composer_replication.hint_generator import (
     register,
     template_hints,
 )
-from composer_replication.hint_generator.templates import HINT_TEMPLATES
 
 VAGUE_KINDS = ["runtime_error", "command_failed", "mcp_error"]
 SILENT = [

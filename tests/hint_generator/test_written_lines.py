@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_replication.hint_generator.written_lines import Author, Change, WrittenFile, changes, shown_lines
+from composer_replication.hint_generator.written_files import Author, Change, WrittenFile, changes, shown_lines
 from composer_replication.traces import ToolCall
 
 FIRST, SECOND = (1, 0), (5, 0)

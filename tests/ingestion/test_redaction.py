@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from composer_replication.ingestion.redaction import Redactor, redact_trace
 from composer_replication.ingestion.redaction.personal import _NO_USER
 from composer_replication.ingestion.redaction.redactor import _rules
-from composer_replication.ingestion.redaction.tokens import _library_patterns, gate_of
+from composer_replication.ingestion.redaction.tokens import _library_patterns
+from composer_replication.pattern_set import wider_gate
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -90,6 +91,7 @@ def test_text_without_secrets_stays(seed: int) -> None:
         'TOKEN_FILE=a1b2c3d4e5f6 api_key_id: "a1b2c3d4e5f6a7b8"',
         "token: request.x509v3fields, secret: db->field1x2y3z4w5",
         '"secret": "db-credentials-v2", "token": "refresh_token_2"',
+        "BEGIN RSA PRIVATE KEY",
         "-----BEGIN PRIVATE KEY-----\\n(the key, as the tool has printed it, goes in here)\\n-----END PRIVATE KEY-----",
         "foo@1.2.dev a@self.me icon@2x.ai",
         '"token_kind": 1, "secret": "cache_write_5m_kind", token = "\\U000f0001", key_mask: 0x00002B992DDFA232',
@@ -190,7 +192,7 @@ def test_nobodys_home_opens_no_gate_and_a_name_that_only_begins_like_it_does() -
     gates, rules = _rules()
 
     def opens(text: str) -> bool:
-        return len(rules) - 1 in (gates.Match(text.encode("latin-1")) or ())
+        return len(rules) - 1 in (gates.matching(text.encode("latin-1")) or ())
 
     for name in _NO_USER:
         assert not any(map(opens, (f"/home/{name}/1", f"C:\\Users\\{name}", f'"/home/{name}"'))), name
@@ -334,7 +336,7 @@ def test_gates_let_through_what_the_library_finds(pattern: re.Pattern[str]) -> N
     @settings(max_examples=25, deadline=None)
     @given(st.from_regex(pattern, alphabet=st.sampled_from(string.printable[:96])))
     def check(text: str) -> None:
-        assert gates.Match(text.encode("utf-8", "surrogatepass")), gate_of(pattern)
+        assert gates.matching(text.encode("utf-8", "surrogatepass")), wider_gate(pattern)
 
     check()
 

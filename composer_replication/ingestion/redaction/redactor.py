@@ -10,16 +10,12 @@ from functools import cache, lru_cache
 from itertools import repeat
 from typing import Any
 
-import re2
-
 from composer_replication.ingestion.redaction.contexts import context_rules, secret_kind
 from composer_replication.ingestion.redaction.finding import Finding, Known, KnownSecrets, Rule
 from composer_replication.ingestion.redaction.personal import EMAIL, HOME_USER, Logins, munged, personal_rules
 from composer_replication.ingestion.redaction.tokens import token_rules
+from composer_replication.pattern_set import Gates
 from composer_replication.traces import Trace
-
-# RE2 keeps the states of its automaton in this much memory, and starts over when they do not fit.
-_AUTOMATON_BYTES = 64 * 2**20
 
 # The shortest text that can hold something: "/home/x".
 _SHORTEST = 6
@@ -73,12 +69,12 @@ class Redactor:
 
     def _once(self, text: str) -> str:
         data = text.encode("utf-8", "surrogatepass")
-        hits = self._gates.Match(data)
+        hits = self._gates.matching(data)
         if not hits:
             return text
         # One character for each byte, so that RE2's places and Python's are the same.
         view = text if len(data) == len(text) else data.decode("latin-1")
-        findings = [finding for index in sorted(hits) for finding in self._rules[index].find(view)]
+        findings = [finding for index in hits for finding in self._rules[index].find(view)]
         if not findings:
             return text
         return _as_text(self._replace(view, _apart(findings)))
@@ -246,21 +242,13 @@ def _as_text(view: str) -> str:
 @lru_cache(1024)
 def _passes(text: str) -> bool:
     """Whether there is nothing in the text for any rule."""
-    return not _rules()[0].Match(text.encode("utf-8", "surrogatepass"))
+    return not _rules()[0].matching(text.encode("utf-8", "surrogatepass"))
 
 
 @cache
-def _rules() -> tuple[Any, list[Rule]]:
+def _rules() -> tuple[Gates, list[Rule]]:
     rules = [*token_rules(), *context_rules(), *personal_rules()]
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.never_capture = True
-    options.max_mem = _AUTOMATON_BYTES
-    gates = re2.Set.SearchSet(options)
-    for rule in rules:
-        gates.Add(rule.gate.encode("latin-1"))
-    gates.Compile()
-    return gates, rules
+    return Gates((rule.gate for rule in rules), bytewise=True), rules
 
 
 # Says that what follows is a branch, whose name may begin with a login.

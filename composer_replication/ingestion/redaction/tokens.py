@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from detect_secrets.plugins.base import RegexBasedDetector
 
 from composer_replication.ingestion.redaction.finding import Finding, Rule, is_identifier, is_name
+from composer_replication.pattern_set import wider_gate
 
 _LIBRARY = "detect_secrets.plugins"
 
@@ -118,10 +119,10 @@ _VALUE_END = re.compile(r"[\s\"'`<>]", re.ASCII)
 def token_rules() -> Iterator[Rule]:
     """The rules of this file; those of the library first."""
     for pattern, kind, accept in _library_patterns():
-        yield Rule(gate_of(pattern), _token_finder(pattern, kind, accept, by_context=accept is _is_aws_secret))
+        yield Rule(wider_gate(pattern), _token_finder(pattern, kind, accept, by_context=accept is _is_aws_secret))
     for kind, text in _LACKING.items():
         pattern = re.compile(text)
-        yield Rule(gate_of(pattern), _token_finder(pattern, kind, _is_token))
+        yield Rule(wider_gate(pattern), _token_finder(pattern, kind, _is_token))
     yield Rule("BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File", _private_keys)
 
 
@@ -144,18 +145,6 @@ def _library_patterns() -> Iterator[tuple[re.Pattern[str], str, Callable[[str], 
                 for pattern in vars(plugin)["denylist"]:
                     named = found.name == "aws" and pattern.groups
                     yield pattern, kind, _is_aws_secret if named else accept
-
-
-def gate_of(pattern: re.Pattern[str]) -> str:
-    """A wider pattern in RE2's syntax, cheap to run beside many others.
-
-    Lookarounds go, and so do character classes at the beginning: a counted one can begin at every character of a long
-    word, and the automaton would have to keep count of them all. RE2 counts up to a thousand.
-    """
-    gate = re.sub(r"\(\?<?!(?:[^()\[\]]|\[[^\]]*\])*\)", "", pattern.pattern)
-    gate = re.sub(r"^(?:(?:\[[^\]]*\]|\\d)(?:\{[^}]*\})?)+", "", gate)
-    gate = re.sub(r"\{(\d+),\d{4,}\}", r"{\1,}", gate)
-    return f"(?i:{gate})" if pattern.flags & re.IGNORECASE else gate
 
 
 def _token_finder(
@@ -215,8 +204,9 @@ def _is_aws_secret(value: str) -> bool:
 
 
 def _private_keys(text: str) -> Iterator[Finding]:
+    # None, if the words stand without their dashes.
     begins = list(_KEY_BEGIN.finditer(text))
-    for begin, following in zip(begins, [*(later.start() for later in begins[1:]), len(text)], strict=True):
+    for begin, following in zip(begins, [*(later.start() for later in begins[1:]), len(text)], strict=False):
         limit = min(following, begin.end() + _LONGEST_KEY)
         end = _KEY_END.search(text, begin.end(), limit)
         if end is None or not _KEY_BODY.fullmatch(text, begin.end(), end.start()):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jinja2.exceptions import TemplateError
 
-from composer_replication.hint_generator.kinds import is_students_mistake
+from composer_replication.hint_generator import is_students_mistake
 from composer_replication.rendering import (
     AssistantTurn,
     accepted_hint_role,

@@ -9,14 +9,22 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from composer_replication.hint_generator.arguments import command_of, path_of
-from composer_replication.traces import ToolCall
+from composer_replication.coding_tools import (
+    AGENT_TOOLS,
+    CHANGE_KEYS,
+    CHANGE_TOOLS,
+    CONTENT_KEYS,
+    command_of,
+    path_of,
+    plain_name,
+    runs_commands,
+    text_of,
+)
+from composer_replication.traces import ToolCall, Turn, content_of
 
-_CONTENT_KEYS = ("file_text", "content", "contents")
-_OLD_KEYS = ("old_string", "old_str")
-_NEW_KEYS = ("new_string", "new_str")
+_OLD_KEYS, _NEW_KEYS = zip(*CHANGE_KEYS, strict=True)
 _PATCH = re.compile(r"^\*\*\* Begin Patch\n(?P<body>.*?)^\*\*\* End Patch", re.MULTILINE | re.DOTALL)
 _PATCHED_FILE = re.compile(r"^\*\*\* (?P<action>Add|Update) File: (?P<path>[^\n]+)\n", re.MULTILINE)
 HEREDOC = re.compile(
@@ -31,6 +39,33 @@ _SHORTEST = 6
 
 Author: TypeAlias = tuple[int, int]
 """A call: the index of the turn that made it, and its position among that turn's calls."""
+
+# What commands change, from everything at hand to nothing but files.
+_GIT_RESTORES = "checkout|restore|reset|stash|revert|switch|merge|rebase|pull|apply|am|clean|cherry-pick"
+_IN_PLACE = r"(?:sed|perl)\s+-\w*i"
+_REDIRECTION = r"(?<![<>&\d-])>>?\s*[\w./~$\"'-]"
+_CHANGING = re.compile(
+    rf"(?:^|[\s;&|(])(?:{_IN_PLACE}|mv|cp|rm|mkdir|touch|chmod|ln|tee|patch|kill|pkill|export"
+    rf"|git\s+(?:{_GIT_RESTORES}|add|commit|init|config|fetch)"
+    r"|(?:\S*pip3?|npm|pnpm|yarn|bun|uv|poetry|brew|apt|apt-get|cargo|go|gem|bundle|mix)\s+"
+    rf"(?:install|i|ci|add|remove|sync|get|mod|generate|deps\.get|fmt))\b|{_REDIRECTION}"
+)
+# A file may be another one altogether.
+_RESTORING = re.compile(rf"\bgit\b[^|;&\n]*\b(?:{_GIT_RESTORES})\b|\bgh pr checkout\b")
+# Its lines may have moved.
+_FORMATTING = re.compile(
+    r"(?<![\w-])(?:fmt|format|fix)\b|[\w:-]+:(?:fix|format)\b|--(?:fix|write|apply|in-place)\b|\bpre-commit run\b"
+    r"|\b(?:gofmt|goimports|gofumpt|prettier|black|isort|yapf|autopep8|rustfmt|codegen|generate)\b"
+)
+_REWRITING = re.compile(
+    rf"\b{_IN_PLACE}|\b(?:mv|cp|patch|tee|rm|ed|truncate)\s|{_REDIRECTION}"
+    r"|\bopen\(|\bwrite|\b(?:python[\d.]*|node|ruby|perl|bash|sh)\s+(?!-)\S+\s+\S"
+)
+_MANY_FILES = re.compile(r"[*?]|\bfind\b|\bxargs\b|\$\w")
+_READING = re.compile(r"read|view|open|cat|grep|glob|search|list|find|\bls\b", re.IGNORECASE)
+# How a result says that somebody else changed a file.
+_TOLD = re.compile(r"files were modified by this hook|was modified, either by the user|(?:modified|changed) since")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 class Change(NamedTuple):
@@ -58,22 +93,22 @@ def changes(call: ToolCall) -> Iterator[Change]:
     given = call.arguments
     path = path_of(given)
     if path is not None:
-        content = _first(given, _CONTENT_KEYS)
+        content = text_of(given, CONTENT_KEYS)
         # Editors of many commands are given every argument, most of them empty.
         if content or (content is not None and "command" not in given):
             yield Change(path, None, content)
-        inserted, after = _first(given, (*_NEW_KEYS, "insert_text")), given.get("insert_line")
+        inserted, after = text_of(given, (*_NEW_KEYS, "insert_text")), given.get("insert_line")
         if inserted is not None and isinstance(after, int):
             yield Change(path, "", inserted, after=after)
             return
         edits = given.get("edits")
         for edit in edits if isinstance(edits, list) else [given]:
             if isinstance(edit, Mapping):
-                old, new = _first(edit, _OLD_KEYS), _first(edit, _NEW_KEYS)
+                old, new = text_of(edit, _OLD_KEYS), text_of(edit, _NEW_KEYS)
                 if old and new is not None:
                     yield Change(path, old, new, edit.get("replace_all") is True)
         return
-    text = call.raw_arguments or _first(given, ("input", "patch")) or command_of(given) or ""
+    text = call.raw_arguments or text_of(given, ("input", "patch")) or command_of(given) or ""
     if "*** Begin Patch" in text:
         yield from _patched(text)
     elif 0 < text.count("<<") <= _MOST_HEREDOCS:
@@ -81,6 +116,15 @@ def changes(call: ToolCall) -> Iterator[Change]:
             text = found["text"] if found["path"] else found["body"]
             is_added = (found["mode"] or found["sign"]) in (">>", "-a")
             yield Change(found["path"] or found["to"], "" if is_added else None, f"{text}\n")
+
+
+def changes_anything(call: ToolCall) -> bool:
+    """Whether a call may make another one work that failed before: it changes files, packages or the environment."""
+    if plain_name(call.name) in CHANGE_TOOLS:
+        # Editors that also show files say so in their `command`.
+        return call.arguments.get("command") != "view"
+    command = command_of(call.arguments)
+    return command is not None and _CHANGING.search(command[:4000]) is not None
 
 
 def shown_lines(result: str) -> dict[int, str]:
@@ -211,5 +255,111 @@ def _patched(text: str) -> Iterator[Change]:
             yield Change(path.strip(), "\n".join(old), "\n".join(new))
 
 
-def _first(given: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
-    return next((value for key in keys if isinstance(value := given.get(key), str)), None)
+class KnownFiles:
+    """The files of the wanted names that the calls of a trace have written or shown so far."""
+
+    def __init__(self, wanted: set[str]) -> None:
+        self._wanted = wanted
+        self._files: dict[str, WrittenFile] = {}
+        # The last turn that changed the file, and a line with the word.
+        self._changed_file: dict[str, int] = {}
+        self._changed_word: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Every file may be another one."""
+        self._files.clear()
+
+    def take(self, call: ToolCall, author: Author, result: Turn) -> None:
+        """Take into account what a call did."""
+        command = command_of(call.arguments) if runs_commands(call.name, call.arguments) else None
+        content = content_of(result)
+        written = [change for change in changes(call) if not result.is_error or _worked_alone(change, command)]
+        for change in written:
+            self._apply(change, author)
+        path = path_of(call.arguments)
+        if path is not None and file_name(path) in self._wanted and not result.is_error:
+            lines = shown_lines(content)
+            is_shown = call.arguments.get("command") == "view" or _READING.search(call.name) is not None
+            if not lines and not written and not is_shown:
+                self._file(path).forget_numbers()
+            self._file(path).show(lines)
+        if plain_name(call.name) in AGENT_TOOLS or _TOLD.search(content) is not None:
+            self._forget_numbers(every=True)
+        if command is not None:
+            self._take_command(command, written)
+
+    def author(self, path: str, number: int, source: str, folder: str) -> tuple[Author, str, Line] | None:
+        """Who wrote a line, the file as the call names it, and the line.
+
+        Args:
+            path: as the output names the file.
+            number: of the line.
+            source: the line itself, if the output quotes it.
+            folder: where the command ran.
+        """
+        place = f"{folder}/{path}" if folder else path
+        matching = [known for known in self._files if is_same(known, place)]
+        if len(matching) != 1:
+            return None
+        file = self._files[matching[0]]
+        line = file.line(number)
+        if source and (line is None or line.text.strip() != source):
+            line = Line(source, file.author_of(source))
+        if line is None or line.author is None:
+            return None
+        return line.author, matching[0], line
+
+    def is_file_changed_since(self, path: str, author: Author) -> bool:
+        """Whether a later turn changed the file."""
+        return self._changed_file.get(path, -1) > author[0]
+
+    def is_word_changed_since(self, words: set[str], author: Author) -> bool:
+        """Whether a later turn changed a line, in any file, that has one of the words."""
+        return any(self._changed_word.get(word, -1) > author[0] for word in words)
+
+    def _apply(self, change: Change, author: Author) -> None:
+        old, new = set((change.old or "").split("\n")), set(change.new.split("\n"))
+        for line in old ^ new:
+            self._changed_word.update(dict.fromkeys(_WORD.findall(line), author[0]))
+        if file_name(change.path) in self._wanted:
+            self._file(change.path).apply(change, author)
+            self._changed_file[self._key(change.path)] = author[0]
+
+    def _take_command(self, command: str, written: list[Change]) -> None:
+        # What it writes by a here-document is known; the rest may do anything to other files.
+        rest = HEREDOC.sub(" ", command) if written else command
+        if _RESTORING.search(rest) is not None:
+            self.forget()
+        elif _FORMATTING.search(rest) is not None or (_REWRITING.search(rest) and _MANY_FILES.search(rest)):
+            self._forget_numbers(every=True)
+        elif _REWRITING.search(rest) is not None or "open(" in command or "write" in command:
+            self._forget_numbers(rest if _REWRITING.search(rest) is not None else command)
+
+    def _forget_numbers(self, command: str = "", *, every: bool = False) -> None:
+        for path, file in self._files.items():
+            if every or file_name(path) in command:
+                file.forget_numbers()
+
+    def _key(self, path: str) -> str:
+        return next((known for known in self._files if is_same(known, path)), path)
+
+    def _file(self, path: str) -> WrittenFile:
+        return self._files.setdefault(self._key(path), WrittenFile())
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two paths, absolute or relative to some folder, may be of one file."""
+    first, second = (re.sub(r"^(?:\.{1,2}/)+", "", path.replace("\\", "/")) for path in (one, other))
+    return first == second or first.endswith(f"/{second}") or second.endswith(f"/{first}")
+
+
+def _worked_alone(change: Change, command: str | None) -> bool:
+    """Whether a failed command has surely made a change: nothing that may have failed comes before it."""
+    if command is None or "*** Begin Patch" in command:
+        return False
+    return "&&" not in command.partition("<<")[0]
+
+
+def file_name(path: str) -> str:
+    """The last part of a path."""
+    return path.replace("\\", "/").rpartition("/")[2]

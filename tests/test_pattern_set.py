@@ -1,4 +1,4 @@
-"""Which fixed texts a pattern cannot match without."""
+"""Many patterns over a text: whatever trying each of them finds is found."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.hint_generator.literals import required_literals
-from composer_replication.hint_generator.rules import Rules
+from composer_replication.pattern_set import FirstMatch, Gates, required_literals, wider_gate
 
 
 @pytest.mark.parametrize(
@@ -46,23 +45,45 @@ def test_a_match_holds_one_of_the_literals(pattern: str, text: str) -> None:
 
 
 @given(st.text("abcdefgABC. \n", max_size=30))
-def test_rules_find_what_trying_every_pattern_finds(text: str) -> None:
+def test_the_first_match_is_what_trying_every_pattern_finds(text: str) -> None:
     given = [(f"kind {number}", pattern) for number, pattern in enumerate([*PATTERNS, r"^\w\.$"])]
     for flags in (re.RegexFlag(0), re.IGNORECASE, re.MULTILINE):
         expected = next((kind for kind, pattern in given if re.search(pattern, text, flags)), None)
-        found = Rules(flags, *given).find(text)
+        found = FirstMatch(flags, given).find(text)
         assert (found and found[0]) == expected
 
 
-def test_a_rule_without_a_literal_is_always_tried() -> None:
-    found = Rules(re.MULTILINE, ("letters", "abc"), ("digits", r"^\d+$")).find("12")
+def test_a_pattern_without_a_literal_is_always_tried() -> None:
+    found = FirstMatch(re.MULTILINE, [("letters", "abc"), ("digits", r"^\d+$")]).find("12")
     assert found is not None
     assert found[0] == "digits"
 
 
-def test_rules_are_tried_in_order_and_join() -> None:
-    first, second = Rules(re.MULTILINE, ("a", "abc")), Rules(re.MULTILINE, ("b", "abc|xyz"))
-    found = [(first + second).find(text) for text in ("abc", "xyz", "no")]
+def test_patterns_are_tried_in_order() -> None:
+    patterns = FirstMatch(re.MULTILINE, [("a", "abc"), ("b", "abc|xyz")])
+    found = [patterns.find(text) for text in ("abc", "xyz", "no")]
     assert [one and one[0] for one in found] == ["a", "b", None]
-    with pytest.raises(ValueError, match="different flags"):
-        first + Rules(re.IGNORECASE, ("c", "abc"))
+
+
+@pytest.mark.parametrize("bytewise", [False, True])
+def test_gates_tell_which_of_them_match(bytewise: bool) -> None:
+    gates = Gates(["abc", "(?m)^b", ""], bytewise=bytewise)
+    assert gates.matching("a\nb – é".encode()) == [1, 2]
+
+
+def test_a_byte_is_a_character_to_bytewise_gates() -> None:
+    text = "é".encode()
+    assert Gates(["^.$"]).matching(text) == [0]
+    assert Gates(["^..$"], bytewise=True).matching(text) == [0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "gate"),
+    [
+        (re.compile(r"(?<![-_])key-[0-9a-f]{32}"), "key-[0-9a-f]{32}"),
+        (re.compile(r"[A-Za-z0-9]{14}\.atlasv1\.\w+"), r"\.atlasv1\.\w+"),
+        (re.compile(r"x{1,5000}", re.IGNORECASE), "(?i:x{1,})"),
+    ],
+)
+def test_a_wider_gate_is_what_re2_can_run(pattern: re.Pattern[str], gate: str) -> None:
+    assert wider_gate(pattern) == gate
