@@ -9,7 +9,7 @@ from typing import Any
 from composer_replication.teacher_replay.agreement.paths import normal_path, normal_url
 from composer_replication.teacher_replay.agreement.shell.lines import Form
 from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
-from composer_replication.teacher_replay.agreement.wording import words_of
+from composer_replication.teacher_replay.agreement.synonyms import words_of
 
 # Said to whoever watches; nothing is done otherwise because of them.
 FOR_THE_READER = frozenset(

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.prose import likeness
-from composer_replication.teacher_replay.agreement.wording import words_of
+from composer_replication.teacher_replay.agreement.synonyms import words_of
 
 _HASH = frozenset(
     words_of(

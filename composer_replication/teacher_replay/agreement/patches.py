@@ -1,12 +1,12 @@
-"""Patches as deeds: the envelope of `apply_patch`, and unified diffs."""
+"""Patches as effects: the envelope of `apply_patch`, and unified diffs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from composer_replication.teacher_replay.agreement.deeds import Deed
 from composer_replication.teacher_replay.agreement.edits import Edit
+from composer_replication.teacher_replay.agreement.effects import Effect
 from composer_replication.teacher_replay.agreement.paths import seen_from
 
 _FILE = re.compile(r"\*\*\* (Add|Update|Delete) File: (.+)")
@@ -23,33 +23,33 @@ def is_patch(text: str) -> bool:
     )
 
 
-def patch_deeds(text: str, directory: str | None = None) -> list[Deed]:
+def patch_effects(text: str, directory: str | None = None) -> list[Effect]:
     """What a patch does to each file."""
     lines = text.strip().split("\n")
     if lines[0].startswith("***"):
-        return [one for section in _sections(lines[1:-1]) for one in _section_deeds(section, directory)]
+        return [one for section in _sections(lines[1:-1]) for one in _section_effects(section, directory)]
     return [one for path, body in _unified(lines) for one in _edits(path, body, directory)]
 
 
-def edit_deed(path: str, edit: Edit, directory: str | None = None) -> Deed:
+def edit_effect(path: str, edit: Edit, directory: str | None = None) -> Effect:
     """A change of a file."""
     where = seen_from(directory, path)
     local, resolved = ("edit", seen_from(None, path)), ("edit", where)
-    return Deed(local, resolved, directory, is_bound=True, path=where, edit=edit, touches=frozenset({where}))
+    return Effect(local, resolved, directory, is_bound=True, path=where, edit=edit, touches=frozenset({where}))
 
 
-def write_deed(path: str, content: str, directory: str | None = None) -> Deed:
+def write_effect(path: str, content: str, directory: str | None = None) -> Effect:
     """A file made, or made anew, with a content."""
     where = seen_from(directory, path)
     local, resolved = ("write", seen_from(None, path)), ("write", where)
-    return Deed(local, resolved, directory, is_bound=True, path=where, code=(content,), touches=frozenset({where}))
+    return Effect(local, resolved, directory, is_bound=True, path=where, code=(content,), touches=frozenset({where}))
 
 
-def move_deed(source: str, target: str, directory: str | None = None) -> Deed:
+def move_effect(source: str, target: str, directory: str | None = None) -> Effect:
     """A file moved, or given another name."""
     seen = (seen_from(directory, source), seen_from(directory, target))
     local = ("move", seen_from(None, source), seen_from(None, target))
-    return Deed(local, ("move", *seen), directory, is_bound=True, touches=frozenset(seen))
+    return Effect(local, ("move", *seen), directory, is_bound=True, touches=frozenset(seen))
 
 
 def _sections(lines: Sequence[str]) -> Iterator[list[str]]:
@@ -63,25 +63,25 @@ def _sections(lines: Sequence[str]) -> Iterator[list[str]]:
         yield section
 
 
-def _section_deeds(section: list[str], directory: str | None) -> Iterator[Deed]:
+def _section_effects(section: list[str], directory: str | None) -> Iterator[Effect]:
     found = _FILE.match(section[0])
     if found is None:
         text = "\n".join(line.rstrip() for line in section)
-        yield Deed(("patch", text), ("patch", text), directory)
+        yield Effect(("patch", text), ("patch", text), directory)
         return
     kind, path = found[1], found[2].strip()
     body = section[1:]
     where = seen_from(directory, path)
     if kind == "Add":
-        yield write_deed(path, "\n".join(line[1:] for line in body if line.startswith("+")), directory)
+        yield write_effect(path, "\n".join(line[1:] for line in body if line.startswith("+")), directory)
     elif kind == "Delete":
         local, resolved = ("delete", seen_from(None, path)), ("delete", where)
-        yield Deed(local, resolved, directory, is_bound=True, touches=frozenset({where}))
+        yield Effect(local, resolved, directory, is_bound=True, touches=frozenset({where}))
     else:
         yield from _edits(path, body, directory)
         for line in body:
             if (moved := _MOVE.match(line)) is not None:
-                yield move_deed(path, moved[1].strip(), directory)
+                yield move_effect(path, moved[1].strip(), directory)
 
 
 def _unified(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -99,7 +99,7 @@ def _unified(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield path, body
 
 
-def _edits(path: str, body: Sequence[str], directory: str | None) -> Iterator[Deed]:
+def _edits(path: str, body: Sequence[str], directory: str | None) -> Iterator[Effect]:
     hunks: list[tuple[str | None, list[str]]] = []
     for line in body:
         if line.startswith("***"):
@@ -118,4 +118,4 @@ def _edits(path: str, body: Sequence[str], directory: str | None) -> Iterator[De
         old = [line[1:] for line in lines if not line.startswith("+")]
         new = [line[1:] for line in lines if not line.startswith("-")]
         if old != new:
-            yield edit_deed(path, Edit("\n".join(old), "\n".join(new), header=header), directory)
+            yield edit_effect(path, Edit("\n".join(old), "\n".join(new), header=header), directory)

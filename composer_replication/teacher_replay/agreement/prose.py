@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from composer_replication._optional import require
 from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.agreement.sentences import Text, taken_apart
-from composer_replication.teacher_replay.agreement.wording import FUNCTION_WORDS, are_opposite, meaning
+from composer_replication.teacher_replay.agreement.synonyms import FUNCTION_WORDS, are_opposite, meaning
 
 # How much of what both say must be common. In a short text every word weighs; if no name holds two texts together and
 # each has words of its own, these may be the point.

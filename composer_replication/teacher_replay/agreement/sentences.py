@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from composer_replication.teacher_replay.agreement.wording import (
+from composer_replication.teacher_replay.agreement.synonyms import (
     DIRECTIONS,
     LITTLE_WORDS,
     NEGATIONS,

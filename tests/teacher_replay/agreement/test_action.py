@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from teacher_replay.actions import bash, call, labelled, on_texts
 
 from composer_replication.teacher_replay.agreement.action import ActionComparer
 from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
-COMPARER = ActionComparer()
-
-
-def call(name: str, **arguments: Any) -> str:
-    return f"[TOOL_USE] name={name} input={json.dumps(arguments)}"
-
-
-def bash(command: str, **more: Any) -> str:
-    return call("Bash", command=command, **more)
+COMPARER = on_texts(ActionComparer())
 
 
 def edit(path: str, old: str, new: str, **more: Any) -> str:
@@ -50,10 +40,6 @@ def patch(*lines: str) -> str:
 
 def write(path: str, content: str) -> str:
     return call("Write", file_path=path, content=content)
-
-
-def labelled(half: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (FIXTURES / f"actions_{half}.jsonl").read_text().splitlines()]
 
 
 TODO = call("TodoWrite", todos=[{"content": "write the tests", "status": "pending", "activeForm": "Writing"}])
@@ -341,7 +327,7 @@ def test_the_labelled_pairs(half: str) -> None:
 
 def test_the_labelled_pairs_need_more_than_equal_text() -> None:
     rows = [row for row in labelled("test") if row["same"]]
-    assert sum(ExactComparer()(row["first"], row["second"]).same for row in rows) < 0.1 * len(rows)
+    assert sum(on_texts(ExactComparer())(row["first"], row["second"]).same for row in rows) < 0.1 * len(rows)
 
 
 @pytest.mark.parametrize("half", ["dev", "test"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from teacher_replay.actions import on_texts
 
 from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
 
+COMPARER = on_texts(ExactComparer())
 SAME = [
     ("run it", "run it"),
     ("  run\n\tit ", "run it"),
@@ -26,9 +28,9 @@ DIFFERENT = [
 
 @pytest.mark.parametrize(("first", "second"), SAME)
 def test_same(first: str, second: str) -> None:
-    assert ExactComparer()(first, second) == ExactComparer()(second, first) == Comparison(True, 1.0)
+    assert COMPARER(first, second) == COMPARER(second, first) == Comparison(True, 1.0)
 
 
 @pytest.mark.parametrize(("first", "second"), DIFFERENT)
 def test_different(first: str, second: str) -> None:
-    assert ExactComparer()(first, second) == ExactComparer()(second, first) == Comparison(False, 0.0)
+    assert COMPARER(first, second) == COMPARER(second, first) == Comparison(False, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from composer_replication.teacher_replay.agreement.edits import Edit
-from composer_replication.teacher_replay.agreement.patches import is_patch, patch_deeds
+from composer_replication.teacher_replay.agreement.patches import is_patch, patch_effects
 
 PATCH = """*** Begin Patch
 *** Update File: ./a.py
@@ -43,7 +43,7 @@ DIFF = """diff --git a/a.py b/a.py
 
 def test_an_envelope() -> None:
     assert is_patch(PATCH)
-    found = patch_deeds(PATCH)
+    found = patch_effects(PATCH)
     assert [one.local for one in found] == [
         ("edit", "a.py"),
         ("edit", "a.py"),
@@ -62,7 +62,7 @@ def test_an_envelope() -> None:
 
 def test_headers_one_inside_the_other() -> None:
     lines = ["*** Begin Patch", "*** Update File: a.py", "@@ class A:", "@@ def f():", "-x", "+y", "@@", "@@ def g():"]
-    found = patch_deeds("\n".join([*lines, "-p", "+q", "*** End Patch"]))
+    found = patch_effects("\n".join([*lines, "-p", "+q", "*** End Patch"]))
     assert [one.edit for one in found] == [
         Edit("x", "y", header="class A:\ndef f():"),
         Edit("p", "q", header="def g():"),
@@ -70,14 +70,14 @@ def test_headers_one_inside_the_other() -> None:
 
 
 def test_where_it_is_applied() -> None:
-    first, *_ = patch_deeds(PATCH, "/r")
+    first, *_ = patch_effects(PATCH, "/r")
     assert (first.local, first.resolved) == (("edit", "a.py"), ("edit", "/r/a.py"))
     assert first.touches == frozenset({"/r/a.py"})
 
 
 def test_a_unified_diff() -> None:
     assert is_patch(DIFF)
-    found = patch_deeds(DIFF)
+    found = patch_effects(DIFF)
     assert [one.local for one in found] == [("edit", "a.py"), ("edit", "b.py")]
     assert [one.edit for one in found] == [Edit("x\ny", "x\nz", header="def f():"), Edit("p", "p\nq")]
 

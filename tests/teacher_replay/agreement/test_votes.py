@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
 from composer_replication.teacher_replay.agreement.votes import Rival, Tally, Verdict, decide
+from composer_replication.traces import Turn
+
+
+def said(text: str) -> Turn:
+    return Turn(role="assistant", content=text)
 
 
 def counted(*support: int, student: int = 0) -> Tally:
     """A tally with so many teachers behind each rival."""
     rivals = tuple(
-        Rival(f"rival {place}", tuple(f"t{place}.{one}" for one in range(n))) for place, n in enumerate(support)
+        Rival(said(f"rival {place}"), tuple(f"t{place}.{one}" for one in range(n))) for place, n in enumerate(support)
     )
     return Tally(rivals, tuple(f"s{one}" for one in range(student)))
 
@@ -45,13 +50,13 @@ def continuations(support: list[int], student: int, remaining: int) -> list[tupl
 
 
 def test_an_answer_like_the_students_supports_the_student() -> None:
-    answers = [("one", "look"), ("two", "run"), ("three", " look "), ("four", "edit"), ("five", "run")]
-    tally = Tally.of("look", answers, ExactComparer())
-    assert tally == Tally((Rival("run", ("two", "five")), Rival("edit", ("four",))), ("one", "three"))
+    given = [("one", "look"), ("two", "run"), ("three", " look "), ("four", "edit"), ("five", "run")]
+    tally = Tally.of(said("look"), [(name, said(text)) for name, text in given], ExactComparer())
+    assert tally == Tally((Rival(said("run"), ("two", "five")), Rival(said("edit"), ("four",))), ("one", "three"))
 
 
 def test_no_answers_no_rivals() -> None:
-    assert decide(Tally.of("look", [], ExactComparer()), 1) == Verdict("none", None, 0, 0, tie=False)
+    assert decide(Tally.of(said("look"), [], ExactComparer()), 1) == Verdict("none", None, 0, 0, tie=False)
     assert decide(counted(student=2), 1) == Verdict("none", None, 0, -2, tie=False)
 
 

@@ -1,4 +1,4 @@
-"""Commands that say the same in other words: two names of one deed, options that imply each other, defaults."""
+"""Commands that say the same in other words: two names of one effect, options that imply each other, defaults."""
 
 from __future__ import annotations
 

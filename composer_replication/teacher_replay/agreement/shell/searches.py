@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from composer_replication.shell_syntax import ACTIVE, globs_as_text
 from composer_replication.teacher_replay.agreement.paths import normal_path, seen_from
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, read_line
-from composer_replication.teacher_replay.agreement.shell.words import ACTIVE, globs_as_text
-from composer_replication.teacher_replay.agreement.wording import words_of
+from composer_replication.teacher_replay.agreement.synonyms import words_of
 
 FILE_TYPES = {
     "py": "*.py", "python": "*.py", "rust": "*.rs", "rs": "*.rs", "js": "*.js", "javascript": "*.js", "ts": "*.ts",

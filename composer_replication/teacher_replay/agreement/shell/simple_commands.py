@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from composer_replication.teacher_replay.agreement.shell.grouping import ASSIGNMENT
+from composer_replication.shell_syntax import ACTIVE, Command, Redirect, globs_as_text, spelled_out
 from composer_replication.teacher_replay.agreement.shell.lines import is_plain, program_name
-from composer_replication.teacher_replay.agreement.shell.words import (
-    ACTIVE,
-    Operator,
-    Redirect,
-    ShellSyntaxError,
-    Token,
-    globs_as_text,
-    spelled_out,
-)
 
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 # Variables about how output looks.
 _SHOWN_VARIABLES = (
     "NO_COLOR=", "FORCE_COLOR=0", "PAGER=cat", "GIT_PAGER=", "TERM=dumb", "PYTHONUNBUFFERED=", "CLICOLOR=",
@@ -45,29 +37,17 @@ class Simple:
     document: str | None = None
 
 
-def simple_command(tokens: Sequence[Token], known: Mapping[str, str]) -> Simple:
-    """Take a simple command apart, and out of what only measures or wraps it; `known` are values of variables.
-
-    Raises:
-        ShellSyntaxError: it is none.
-    """
-    found = Simple()
+def simple_command(command: Command, known: Mapping[str, str]) -> Simple:
+    """Take a simple command out of what only measures or wraps it; `known` are values of variables."""
+    found = Simple(variables=[filled_in(one, known) for one in command.assignments])
     redirects: list[tuple[str, str]] = []
-    for token in tokens:
-        if isinstance(token, Redirect):
-            if token.operator == "<<":
-                found.document = token.target if token.is_literal else f"{ACTIVE}{token.target}"
-            elif not is_shown_redirect(token):
-                redirects.append(_usual_redirect(token))
-        elif isinstance(token, Operator):
-            raise ShellSyntaxError(f"{token.text!r} stands in a simple command")
-        elif not found.words and ASSIGNMENT.match(token.text):
-            found.variables.append(token.text)
-        else:
-            text = token.text
-            for name, value in known.items():
-                text = text.replace(f"{ACTIVE}${{{name}}}", value)
-            found.words += [_usual_word(word) for word in spelled_out(text)]
+    for redirect in command.redirects:
+        if redirect.operator == "<<":
+            found.document = redirect.target if redirect.is_literal else f"{ACTIVE}{redirect.target}"
+        elif not is_shown_redirect(redirect):
+            redirects.append(_usual_redirect(replace(redirect, target=filled_in(redirect.target, known))))
+    for word in command.words:
+        found.words += [_usual_word(one) for one in spelled_out(filled_in(word, known))]
     found.redirects = tuple(sorted(redirects))
     if not found.words and redirects:
         # A redirection alone empties a file.
@@ -75,7 +55,26 @@ def simple_command(tokens: Sequence[Token], known: Mapping[str, str]) -> Simple:
     _unwrap(found)
     _name_environment(found)
     found.variables = [one for one in found.variables if not one.startswith(_SHOWN_VARIABLES)]
+    if known:
+        found.variables += _still_used(found, known)
     return found
+
+
+def filled_in(text: str, known: Mapping[str, str]) -> str:
+    """A text with the values of variables that are known."""
+    if ACTIVE in text:
+        for name, value in known.items():
+            text = text.replace(f"{ACTIVE}${{{name}}}", value)
+    return text
+
+
+def _still_used(found: Simple, known: Mapping[str, str]) -> Iterator[str]:
+    """Known variables that are used in a way that is not followed: `${name%.py}`, or in a here-document."""
+    words = [*found.words, *found.variables, *(target for _, target in found.redirects), found.document or ""]
+    text = " ".join(word for word in words if ACTIVE in word)
+    for name, value in known.items():
+        if re.search(rf"\$[^\s]*\b{name}\b", text):
+            yield f"{name}={value}"
 
 
 def is_shown_redirect(redirect: Redirect) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from teacher_replay.actions import bash, on_texts
 
 from composer_replication.teacher_replay.agreement.action import ActionComparer
 
@@ -516,11 +515,7 @@ DIFFERENT = [
     ("make > a", "make > b"),
     ("source .venv/bin/activate && pytest", "pytest"),
 ]
-COMPARER = ActionComparer()
-
-
-def bash(command: str) -> str:
-    return f"[TOOL_USE] name=Bash input={json.dumps({'command': command})}"
+COMPARER = on_texts(ActionComparer())
 
 
 @pytest.mark.parametrize(("first", "second"), SAME)

@@ -1,4 +1,4 @@
-"""Tool calls as deeds: what the well-known tools of coding agents do, and any other call by its name and arguments."""
+"""Tool calls as effects: what the known tools of coding agents do, and any other call by its name and arguments."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from composer_replication.teacher_replay.agreement.arguments import (
     scalar,
 )
 from composer_replication.teacher_replay.agreement.code import python_call, python_form
-from composer_replication.teacher_replay.agreement.deeds import NOTES, Deed, deed
 from composer_replication.teacher_replay.agreement.edits import Edit
-from composer_replication.teacher_replay.agreement.patches import edit_deed, is_patch, patch_deeds, write_deed
+from composer_replication.teacher_replay.agreement.effects import NOTES, Effect, effect
+from composer_replication.teacher_replay.agreement.patches import edit_effect, is_patch, patch_effects, write_effect
 from composer_replication.teacher_replay.agreement.paths import normal_path
-from composer_replication.teacher_replay.agreement.shell.deeds import line_edit, shell_deeds
+from composer_replication.teacher_replay.agreement.shell.effects import line_edit, shell_effects
 from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
 from composer_replication.teacher_replay.agreement.shell.searches import (
     FILE_TYPES,
@@ -28,7 +28,7 @@ from composer_replication.teacher_replay.agreement.shell.searches import (
     search_form,
 )
 from composer_replication.teacher_replay.agreement.shell.views import Lines, view_form
-from composer_replication.teacher_replay.agreement.wording import words_of
+from composer_replication.teacher_replay.agreement.synonyms import words_of
 from composer_replication.traces import ToolCall
 
 _SHELL_TOOLS = frozenset(
@@ -50,10 +50,10 @@ _BLANKS = re.compile(r'(?P<string>"(?:\\.|[^"\\])*"?)|(?P<mark>(?!))|[^\S\n]+', 
 _READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?fetch|show|ls)", re.IGNORECASE)
 
 
-def call_deeds(call: ToolCall) -> list[Deed]:
+def call_effects(call: ToolCall) -> list[Effect]:
     """What a call does. Arguments that are no JSON are compared as text, but for a patch."""
     if call.raw_arguments is not None:
-        return _raw_deeds(call.name, call.raw_arguments)
+        return _raw_effects(call.name, call.raw_arguments)
     name = call.name.lower()
     arguments = {key: value for key, value in call.arguments.items() if value is not None}
     for reader in (_shell, _edit, _read, _write, _search, _file_search, _files, _notebook, _patch, _line_edit):
@@ -63,7 +63,7 @@ def call_deeds(call: ToolCall) -> list[Deed]:
     return [_any_call(name, arguments)]
 
 
-def _any_call(name: str, arguments: Mapping[str, Any]) -> Deed:
+def _any_call(name: str, arguments: Mapping[str, Any]) -> Effect:
     name = {"agent": "task"}.get(name, name)
     code = (source,) if isinstance(source := arguments.get("new_source"), str) else ()
     others = {key: value for key, value in arguments.items() if not code or key != "new_source"}
@@ -72,7 +72,7 @@ def _any_call(name: str, arguments: Mapping[str, Any]) -> Deed:
     path = _text(arguments, "notebook_path") or ""
     # Sub-agents that are started together run side by side.
     reads = bool(_READS.match(name)) or name == "task"
-    return deed(
+    return effect(
         "call",
         name,
         form,
@@ -85,14 +85,14 @@ def _any_call(name: str, arguments: Mapping[str, Any]) -> Deed:
     )
 
 
-def _raw_deeds(name: str, text: str) -> list[Deed]:
+def _raw_effects(name: str, text: str) -> list[Effect]:
     if is_patch(text):
-        return patch_deeds(text)
+        return patch_effects(text)
     if STATEMENT.match(text):
-        return [deed("call", name.lower(), "raw", sql_form(text))]
+        return [effect("call", name.lower(), "raw", sql_form(text))]
     blanks = _JSON_BLANKS if text.lstrip().startswith(("{", "[")) else _BLANKS
     shown = blanks.sub(lambda found: found["string"] or found["mark"] or " ", text.strip())
-    return [deed("call", name.lower(), "raw", shown)]
+    return [effect("call", name.lower(), "raw", shown)]
 
 
 def _text(arguments: Mapping[str, Any], *keys: str) -> str | None:
@@ -108,7 +108,7 @@ def _number(value: Any) -> int | None:
     return int(text) if re.fullmatch(r"-?\d{1,12}", text) else None
 
 
-def _shell(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _shell(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     if isinstance(action := arguments.get("action"), dict):
         arguments = {**arguments, **action}
     command = arguments.get("command", arguments.get("cmd"))
@@ -125,7 +125,7 @@ def _shell(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     if isinstance(command, list):
         command = _joined([str(word) for word in command])
     where = None if directory is None else normal_path(directory)
-    found = shell_deeds(command, where, in_background=in_background)
+    found = shell_effects(command, where, in_background=in_background)
     # Permissions, input for a running process: whatever else is said makes it another call.
     return [replace(one, local=(*one.local, form), resolved=(*one.resolved, form)) for one in found] if form else found
 
@@ -137,7 +137,7 @@ def _joined(words: list[str]) -> str:
     return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
 
 
-def _edit(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _edit(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     path = _text(arguments, *_PATH_KEYS)
     if path is None:
         return None
@@ -147,9 +147,9 @@ def _edit(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     edits = arguments.get("edits")
     if isinstance(edits, list) and edits and _only(arguments, *_PATH_KEYS, "edits", "command"):
         changes = [_change(one) if isinstance(one, dict) else None for one in edits]
-        return None if None in changes else [edit_deed(path, change) for change in changes if change is not None]
+        return None if None in changes else [edit_effect(path, change) for change in changes if change is not None]
     change = _change(arguments)
-    return None if change is None else [edit_deed(path, change)]
+    return None if change is None else [edit_effect(path, change)]
 
 
 def _change(arguments: Mapping[str, Any]) -> Edit | None:
@@ -163,7 +163,7 @@ def _change(arguments: Mapping[str, Any]) -> Edit | None:
     return None
 
 
-def _read(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _read(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     path = _text(arguments, *_PATH_KEYS)
     is_view = name in _READ_TOOLS or arguments.get("command") == "view"
     ranges = ("offset", "limit", "view_range", "start_line", "end_line")
@@ -173,7 +173,7 @@ def _read(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     if shown is None:
         return None
     where = normal_path(path)
-    return [deed(*view_form(where, shown), reads=True, touches=frozenset({where}))]
+    return [effect(*view_form(where, shown), reads=True, touches=frozenset({where}))]
 
 
 def _shown_lines(arguments: Mapping[str, Any]) -> Lines | None:
@@ -199,16 +199,16 @@ def _shown_lines(arguments: Mapping[str, Any]) -> Lines | None:
     return max(start, 1), stop
 
 
-def _write(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _write(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     path, content = _text(arguments, *_PATH_KEYS), _text(arguments, "content", "file_text", "contents", "text")
     is_write = name in _WRITE_TOOLS or arguments.get("command") == "create"
     keys = (*_PATH_KEYS, "content", "file_text", "contents", "text", "command")
     if path is None or content is None or not is_write or not _only(arguments, *keys):
         return None
-    return [write_deed(path, content)]
+    return [write_effect(path, content)]
 
 
-def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     pattern = _text(arguments, "pattern")
     keys = ("pattern", "path", "glob", "type", "output_mode", "-A", "-B", "-C", "-n", "-i", "multiline", "head_limit")
     if (
@@ -235,10 +235,10 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     )
     if (skipped := scalar(arguments.get("offset", 0))) != "0":
         form = (*form, ("offset", skipped))
-    return [deed(*form, reads=True, touches=frozenset({path}))]
+    return [effect(*form, reads=True, touches=frozenset({path}))]
 
 
-def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     text, file = _text(arguments, "search_term"), _text(arguments, "file", "file_path")
     if (
         name != "search_file"
@@ -248,52 +248,52 @@ def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     ):
         return None
     path = normal_path(file)
-    return [deed(*search_form(extended_pattern(text, "fixed"), [path]), reads=True, touches=frozenset({path}))]
+    return [effect(*search_form(extended_pattern(text, "fixed"), [path]), reads=True, touches=frozenset({path}))]
 
 
-def _files(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _files(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     path = normal_path(_text(arguments, "path", "dir_path") or ".")
     if name == "glob" and (pattern := _text(arguments, "pattern")) is not None and _only(arguments, "pattern", "path"):
-        return [deed(*files_form(pattern, path), reads=True, touches=frozenset({path}))]
+        return [effect(*files_form(pattern, path), reads=True, touches=frozenset({path}))]
     if name == "find_file" and (file := _text(arguments, "file_name")) is not None:
         folder = normal_path(_text(arguments, "dir", "dir_path") or ".")
         if _only(arguments, "file_name", "dir", "dir_path"):
-            return [deed(*files_form(f"**/{file}", folder), reads=True, touches=frozenset({folder}))]
+            return [effect(*files_form(f"**/{file}", folder), reads=True, touches=frozenset({folder}))]
     if name in ("ls", "list_directory", "list_dir") and _only(arguments, "path", "dir_path"):
-        return [deed("ls", (), (path,), (), (), None, None, reads=True, touches=frozenset({path}))]
+        return [effect("ls", (), (path,), (), (), None, None, reads=True, touches=frozenset({path}))]
     return None
 
 
-def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     code = _text(arguments, "code")
     if name not in _NOTEBOOKS or code is None or not _only(arguments, "code"):
         return None
     lines = [line.strip() for line in code.strip().splitlines() if line.strip()]
     if lines and lines[0] in ("%%bash", "%%sh", "%%shell"):
-        return shell_deeds(code.strip().partition("\n")[2])
+        return shell_effects(code.strip().partition("\n")[2])
     if lines and all(line.startswith(("!", "%pip ", "%cd ")) for line in lines):
-        return shell_deeds("\n".join(line[1:] for line in lines))
+        return shell_effects("\n".join(line[1:] for line in lines))
     called = python_call(code)
     if called is not None and called[0] == "edit_file_by_replace":
         change = _change(called[1])
         if change is not None and isinstance(path := called[1].get("file_name"), str):
-            return [edit_deed(path, change)]
+            return [edit_effect(path, change)]
     if called is not None and called[0] == "append_file":
         path, content = called[1].get("file_name"), called[1].get("content")
         if isinstance(path, str) and isinstance(content, str) and len(called[1]) == 2:
             where = normal_path(path)
-            return [deed("append", where, code=(content,), path=where, touches=frozenset({where}))]
-    return [deed("notebook", python_form(code) or code.strip())]
+            return [effect("append", where, code=(content,), path=where, touches=frozenset({where}))]
+    return [effect("notebook", python_form(code) or code.strip())]
 
 
-def _patch(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _patch(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     text = _text(arguments, "input", "patch", "diff")
     if text is None or not _only(arguments, "input", "patch", "diff") or not is_patch(text):
         return None
-    return patch_deeds(text)
+    return patch_effects(text)
 
 
-def _line_edit(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _line_edit(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     text = _text(arguments, "replacement_text")
     start, stop = _number(arguments.get("start_line")), _number(arguments.get("end_line"))
     if (

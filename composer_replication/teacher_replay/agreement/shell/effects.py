@@ -1,4 +1,4 @@
-"""Shell commands as deeds."""
+"""Shell commands as effects."""
 
 from __future__ import annotations
 
@@ -6,59 +6,59 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from composer_replication.shell_syntax import ACTIVE
 from composer_replication.teacher_replay.agreement.code import python_form
-from composer_replication.teacher_replay.agreement.deeds import Deed, deed
 from composer_replication.teacher_replay.agreement.edits import Edit
-from composer_replication.teacher_replay.agreement.patches import edit_deed, is_patch, move_deed, patch_deeds
+from composer_replication.teacher_replay.agreement.effects import Effect, effect
+from composer_replication.teacher_replay.agreement.patches import edit_effect, is_patch, move_effect, patch_effects
 from composer_replication.teacher_replay.agreement.paths import seen_from
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, into_folder, is_plain
 from composer_replication.teacher_replay.agreement.shell.pipelines import shortened
 from composer_replication.teacher_replay.agreement.shell.reading import destroys_or_publishes, only_reads
 from composer_replication.teacher_replay.agreement.shell.searches import find_form, globbed_form, line_search_form
-from composer_replication.teacher_replay.agreement.shell.steps import Step, shell_steps
+from composer_replication.teacher_replay.agreement.shell.steps import Step, UnreadableCommandError, shell_steps
 from composer_replication.teacher_replay.agreement.shell.views import view_form, viewed
-from composer_replication.teacher_replay.agreement.shell.words import ACTIVE, ShellSyntaxError
 from composer_replication.teacher_replay.agreement.shell.writes import literal_substitution, written
 
 _LONGEST = 200_000
 _LINE_EDIT = re.compile(r"edit (\d+):(\d+)\n(.*?)\n?end_of_edit\s*", re.DOTALL)
 
 
-def shell_deeds(command: str, directory: str | None = None, *, in_background: bool = False) -> list[Deed]:
-    """What a command does, step by step; a command that cannot be read is one deed, compared by its text."""
+def shell_effects(command: str, directory: str | None = None, *, in_background: bool = False) -> list[Effect]:
+    """What a command does, step by step; a command that cannot be read is one effect, compared by its text."""
     if (found := _LINE_EDIT.fullmatch(command.strip())) is not None:
         return [line_edit(int(found[1]), int(found[2]), found[3])]
     try:
         if len(command) > _LONGEST:
-            raise ShellSyntaxError("longer than any command that is worth reading")
+            raise UnreadableCommandError("longer than any command that is worth reading")
         steps = shell_steps(command, directory)
         return [
             one
             for step in steps
-            for one in _step_deeds(replace(step, in_background=step.in_background or in_background))
+            for one in _step_effects(replace(step, in_background=step.in_background or in_background))
         ]
-    except (ShellSyntaxError, RecursionError):
+    except (UnreadableCommandError, RecursionError):
         text = "\n".join(line.rstrip() for line in command.strip().splitlines())
-        return [Deed(("unread", text, in_background), ("unread", text, in_background), directory)]
+        return [Effect(("unread", text, in_background), ("unread", text, in_background), directory)]
 
 
-def line_edit(start: int, stop: int, text: str) -> Deed:
+def line_edit(start: int, stop: int, text: str) -> Effect:
     """Lines of the open file replaced by a text."""
-    return deed("line edit", start, stop, text.rstrip())
+    return effect("line edit", start, stop, text.rstrip())
 
 
-def _step_deeds(step: Step) -> Iterator[Deed]:
+def _step_effects(step: Step) -> Iterator[Effect]:
     if step.raw is not None:
         form = ("raw", step.in_background, step.raw)
-        yield Deed(form, form, step.directory, limit=step.limit)
+        yield Effect(form, form, step.directory, limit=step.limit)
         return
-    known = [] if step.in_background else list(_known_deeds(step))
+    known = [] if step.in_background else list(_known_effects(step))
     is_at_stake = any(map(destroys_or_publishes, step.stages))
-    for one in known or [_pipeline_deed(step)]:
+    for one in known or [_pipeline_effect(step)]:
         yield replace(one, joint=step.joint, limit=step.limit, is_at_stake=is_at_stake)
 
 
-def _pipeline_deed(step: Step) -> Deed:
+def _pipeline_effect(step: Step) -> Effect:
     stages, documents = shortened(step)
     forms = [
         tuple(_stage_form(stage, at, documents[place], place > 0) for place, stage in enumerate(stages))
@@ -69,7 +69,7 @@ def _pipeline_deed(step: Step) -> Deed:
         for form in forms
     )
     messages = stages[0].values("-m") if len(stages) == 1 and stages[0].name == "git commit" else ()
-    return Deed(
+    return Effect(
         local,
         resolved,
         step.directory,
@@ -80,8 +80,8 @@ def _pipeline_deed(step: Step) -> Deed:
     )
 
 
-def _known_deeds(step: Step) -> Iterator[Deed]:
-    """Deeds that other tools do too: showing, writing, changing, deleting and moving files, patches."""
+def _known_effects(step: Step) -> Iterator[Effect]:
+    """Effects that other tools do too: showing, writing, changing, deleting and moving files, patches."""
     first, directory = step.stages[0], step.directory
     shown = viewed(step.stages) if step.documents == (None,) * len(step.stages) else None
     if shown is not None:
@@ -95,7 +95,7 @@ def _known_deeds(step: Step) -> Iterator[Deed]:
     if first.name in ("apply_patch", "applypatch", "git apply", "patch"):
         text = (document if document is not None else " ".join(first.operands)).replace(ACTIVE, "")
         if is_patch(text):
-            yield from patch_deeds(text, directory)
+            yield from patch_effects(text, directory)
             return
     if (found := written(first, document)) is not None:
         kind, target, content = found
@@ -106,22 +106,22 @@ def _known_deeds(step: Step) -> Iterator[Deed]:
     if (substituted := literal_substitution(first)) is not None:
         old, new, everywhere, files = substituted
         for file in files:
-            yield edit_deed(file, Edit(old, new, everywhere, in_each_line=True), directory)
+            yield edit_effect(file, Edit(old, new, everywhere, in_each_line=True), directory)
     elif first.command.has("each") and first.operands:
         for operand in first.operands:
             yield _of_operand(directory, replace(first, operands=(operand,)))
     elif first.name == "mv" and not first.options and len(first.operands) == 2:
         source, target = into_folder(first).operands
-        yield move_deed(source, target, directory)
+        yield move_effect(source, target, directory)
 
 
 def _of_path(
     directory: str | None, path: str, form: Callable[[str], Form], *, reads: bool = False, content: str | None = None
-) -> Deed:
+) -> Effect:
     where = seen_from(directory, path)
     code = () if content is None else (content,)
     ending = "" if content is None else "ended" if content.endswith("\n") else "open"
-    return Deed(
+    return Effect(
         form(seen_from(None, path)),
         form(where),
         directory,
@@ -134,7 +134,7 @@ def _of_path(
     )
 
 
-def _of_operand(directory: str | None, line: Line) -> Deed:
+def _of_operand(directory: str | None, line: Line) -> Effect:
     """One of the things that a command does for each of its operands."""
     (operand,) = line.operands
     where = seen_from(directory, operand)
@@ -142,7 +142,7 @@ def _of_operand(directory: str | None, line: Line) -> Deed:
         return _of_path(directory, operand, lambda at: ("delete", at))
     # What is staged is not the file itself: several `git add` may change places, with an edit they may not.
     touches = frozenset({f"{where}/staged" if line.name.startswith("git") else where})
-    return Deed(line.form(None), line.form(directory), directory, line.command.has("bound"), touches=touches)
+    return Effect(line.form(None), line.form(directory), directory, line.command.has("bound"), touches=touches)
 
 
 def _stage_form(line: Line, directory: str | None, document: str | None, is_filter: bool) -> Form:
