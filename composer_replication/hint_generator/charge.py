@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from composer_replication.hint_generator.arguments import command_of
+from composer_replication.coding_tools import WORKING_DIRECTORY_KEYS, command_of, text_of
 from composer_replication.hint_generator.findings import Finding, findings, own_places
 from composer_replication.hint_generator.known_files import KnownFiles, file_name
 from composer_replication.hint_generator.written_lines import Author
@@ -156,7 +156,7 @@ def _folder(call: ToolCall) -> str:
     """Where a command ran, as far as it says so."""
     moved = _CD.search(command_of(call.arguments) or "")
     folder = moved["folder"] if moved is not None else ""
-    workdir = call.arguments.get("workdir")
-    if not isinstance(workdir, str) or folder.startswith(("/", "~")):
+    workdir = text_of(call.arguments, WORKING_DIRECTORY_KEYS)
+    if workdir is None or folder.startswith(("/", "~")):
         return folder
     return f"{workdir}/{folder}".rstrip("/")

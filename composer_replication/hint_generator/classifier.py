@@ -9,12 +9,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from composer_replication.coding_tools import command_of, path_of, runs_commands
 from composer_replication.hint_generator.argument_errors import available_names, suggested_name, wrong_parameters
-from composer_replication.hint_generator.arguments import command_of, path_of, runs_commands, shows_files
 from composer_replication.hint_generator.beginnings import TRACEBACK, begins_like_an_error, ends_in_a_traceback
 from composer_replication.hint_generator.command_output import classify_output, telling_line
 from composer_replication.hint_generator.envelope import Envelope, clean, open_envelope
 from composer_replication.hint_generator.rules import Rules
+from composer_replication.hint_generator.shell_steps import shows_files
 from composer_replication.hint_generator.tool_texts import (
     ARGUMENT_TEXTS,
     FILE_TEXTS,

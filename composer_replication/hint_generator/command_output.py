@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from composer_replication.hint_generator.argument_errors import available_names, suggested_name
-from composer_replication.hint_generator.arguments import programs
 from composer_replication.hint_generator.command_texts import OUTPUT_TEXTS
 from composer_replication.hint_generator.findings import located_error, own_frame, plain_output
 from composer_replication.hint_generator.git_refusals import refusal_in
 from composer_replication.hint_generator.shell_patterns import meant_for_the_program
+from composer_replication.hint_generator.shell_steps import programs
 
 # If the output says nothing: what the programs are for.
 _TESTERS = frozenset(

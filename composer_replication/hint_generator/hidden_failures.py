@@ -21,7 +21,7 @@ from typing import Any
 
 import re2
 
-from composer_replication.hint_generator.arguments import command_of, runs_commands
+from composer_replication.coding_tools import command_of, runs_commands
 from composer_replication.hint_generator.beginnings import TRACEBACK, ends_in_a_traceback
 from composer_replication.hint_generator.classifier import looks_like_error
 from composer_replication.hint_generator.envelope import clean, open_envelope

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from composer_replication.hint_generator.arguments import command_of, path_of, runs_commands
+from composer_replication.coding_tools import AGENT_TOOLS, command_of, path_of, plain_name, runs_commands
 from composer_replication.hint_generator.written_lines import (
     HEREDOC,
     Author,
@@ -34,8 +34,7 @@ _REWRITING = re.compile(
 )
 _MANY_FILES = re.compile(r"[*?]|\bfind\b|\bxargs\b|\$\w")
 _READING = re.compile(r"read|view|open|cat|grep|glob|search|list|find|\bls\b", re.IGNORECASE)
-# Tools behind which somebody else works on the files, and how one is told that somebody did.
-_OTHER_AGENTS = frozenset(["task", "agent", "delegate", "dispatch_agent"])
+# How a result says that somebody else changed a file.
 _TOLD = re.compile(r"files were modified by this hook|was modified, either by the user|(?:modified|changed) since")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -68,7 +67,7 @@ class KnownFiles:
             if not lines and not written and not is_shown:
                 self._file(path).forget_numbers()
             self._file(path).show(lines)
-        if call.name.lower() in _OTHER_AGENTS or _TOLD.search(content) is not None:
+        if plain_name(call.name) in AGENT_TOOLS or _TOLD.search(content) is not None:
             self._forget_numbers(every=True)
         if command is not None:
             self._take_command(command, written)

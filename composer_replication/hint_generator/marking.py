@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from composer_replication.hint_generator.arguments import command_of
+from composer_replication.coding_tools import CHANGE_TOOLS, command_of, plain_name
 from composer_replication.hint_generator.charge import Outcome, charges
 from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.command_output import telling_line
@@ -37,31 +37,6 @@ _ARGUMENT_KINDS = frozenset({"type_error", "json_decode", "malformed_call"})
 # Kinds that say nothing about the cause; arguments that are not JSON then are the cause.
 _VAGUE_KINDS = frozenset({"runtime_error", "command_failed", "mcp_error", "type_error", "malformed_call"})
 
-_FILE_TOOLS = frozenset(
-    [
-        "edit",
-        "write",
-        "multiedit",
-        "notebookedit",
-        "apply_patch",
-        "str_replace_editor",
-        "str_replace_based_edit_tool",
-        "create",
-        "insert",
-        "str_replace",
-        "write_file",
-        "edit_file",
-        "create_file",
-        "replace",
-        "search_replace",
-        "delete_file",
-        "update_file",
-        "patch",
-        "file_editor",
-        "undo_edit",
-        "append_file",
-    ]
-)
 _CHANGING_COMMAND = re.compile(
     r"(?:^|[\s;&|(])(?:sed\s+-\w*i|perl\s+-\w*i|mv|cp|rm|mkdir|touch|chmod|ln|tee|patch|kill|pkill|export"
     r"|git\s+(?:checkout|stash|apply|reset|restore|merge|rebase|pull|add|commit|init|config|switch|clean|fetch)"
@@ -378,8 +353,7 @@ def _identity(call: ToolCall) -> str:
 
 
 def _changes_files(call: ToolCall) -> bool:
-    name = call.name.lower().rpartition("__")[2]
-    if name in _FILE_TOOLS:
+    if plain_name(call.name) in CHANGE_TOOLS:
         # Editors that also show files say so in their `command`.
         return call.arguments.get("command") != "view"
     command = command_of(call.arguments)

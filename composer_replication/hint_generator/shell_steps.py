@@ -5,8 +5,19 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from composer_replication.hint_generator.arguments import programs
+from composer_replication.coding_tools import word_set
 
+_SEPARATOR = re.compile(r"&&|\|\||[;|\n]")
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*\Z")
+# Programs that only start another one, and the words of theirs that come before it.
+_STARTERS = word_set("sudo time nohup env exec command npx bunx pnpx uvx xargs then do else if while ! ( {")
+_FILE_NAME = re.compile(r"[^-+\d]")
+_SHOWS_TEXT = re.compile(
+    r"(?:cat|tac|zcat|bat|nl|head|tail|less|more|open|view|[ef]?grep|rg|sed|awk|cut|jq|find|xxd|strings|diff"
+    r"|git|gh|curl|docker|podman|kubectl|journalctl)\Z"
+)
+_RUNNERS = {"uv": "run", "poetry": "run", "pipenv": "run", "bundle": "exec", "pnpm": "exec", "npm": "exec"}
 _LONGEST = 50_000
 _HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n(?:.*?\n)??[ \t]*\2[ \t]*$", re.DOTALL | re.MULTILINE)
 # Commands in a string: `bash -c '…'`, `ssh host "…"`.
@@ -127,3 +138,34 @@ def _program(piece: str) -> list[str]:
         if words and not _PREFIXES.match(words[0]):
             words = next(iter(programs(" ".join(words))), [])
     return words
+
+
+def programs(command: str) -> list[list[str]]:
+    """The commands of a command line, each as its words: `cd a && uv run pytest -q | tail` → cd, pytest, tail."""
+    found = []
+    for part in _SEPARATOR.split(_QUOTED.sub("''", command[:4000])):
+        words = part.split()
+        while words:
+            first = words[0]
+            if first in _STARTERS or _ASSIGNMENT.match(first):
+                words = words[1:]
+            elif (
+                first == "timeout"
+                or (len(words) > 2 and _RUNNERS.get(first) == words[1])
+                or (first.rpartition("/")[2].startswith("python") and len(words) > 2 and words[1] == "-m")
+            ):
+                words = words[2:]
+            else:
+                break
+        if words:
+            found.append([words[0].rpartition("/")[2], *words[1:]])
+    return found
+
+
+def shows_files(command: str) -> bool:
+    """Whether what a command prints last is text that it was asked to show: a file, a log, a page."""
+    parts = programs(command)
+    # Behind a pipe they show what the program before them prints.
+    while len(parts) > 1 and parts[-1][0] in ("head", "tail") and not any(map(_FILE_NAME.match, parts[-1][1:])):
+        parts.pop()
+    return bool(parts) and _SHOWS_TEXT.match(parts[-1][0]) is not None

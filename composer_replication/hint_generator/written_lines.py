@@ -9,14 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from composer_replication.hint_generator.arguments import command_of, path_of
+from composer_replication.coding_tools import CHANGE_KEYS, CONTENT_KEYS, command_of, path_of, text_of
 from composer_replication.traces import ToolCall
 
-_CONTENT_KEYS = ("file_text", "content", "contents")
-_OLD_KEYS = ("old_string", "old_str")
-_NEW_KEYS = ("new_string", "new_str")
+_OLD_KEYS, _NEW_KEYS = zip(*CHANGE_KEYS, strict=True)
 _PATCH = re.compile(r"^\*\*\* Begin Patch\n(?P<body>.*?)^\*\*\* End Patch", re.MULTILINE | re.DOTALL)
 _PATCHED_FILE = re.compile(r"^\*\*\* (?P<action>Add|Update) File: (?P<path>[^\n]+)\n", re.MULTILINE)
 HEREDOC = re.compile(
@@ -58,22 +56,22 @@ def changes(call: ToolCall) -> Iterator[Change]:
     given = call.arguments
     path = path_of(given)
     if path is not None:
-        content = _first(given, _CONTENT_KEYS)
+        content = text_of(given, CONTENT_KEYS)
         # Editors of many commands are given every argument, most of them empty.
         if content or (content is not None and "command" not in given):
             yield Change(path, None, content)
-        inserted, after = _first(given, (*_NEW_KEYS, "insert_text")), given.get("insert_line")
+        inserted, after = text_of(given, (*_NEW_KEYS, "insert_text")), given.get("insert_line")
         if inserted is not None and isinstance(after, int):
             yield Change(path, "", inserted, after=after)
             return
         edits = given.get("edits")
         for edit in edits if isinstance(edits, list) else [given]:
             if isinstance(edit, Mapping):
-                old, new = _first(edit, _OLD_KEYS), _first(edit, _NEW_KEYS)
+                old, new = text_of(edit, _OLD_KEYS), text_of(edit, _NEW_KEYS)
                 if old and new is not None:
                     yield Change(path, old, new, edit.get("replace_all") is True)
         return
-    text = call.raw_arguments or _first(given, ("input", "patch")) or command_of(given) or ""
+    text = call.raw_arguments or text_of(given, ("input", "patch")) or command_of(given) or ""
     if "*** Begin Patch" in text:
         yield from _patched(text)
     elif 0 < text.count("<<") <= _MOST_HEREDOCS:
@@ -209,7 +207,3 @@ def _patched(text: str) -> Iterator[Change]:
             old = [line[1:] for line in hunk if not line.startswith("+")]
             new = [line[1:] for line in hunk if not line.startswith("-")]
             yield Change(path.strip(), "\n".join(old), "\n".join(new))
-
-
-def _first(given: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
-    return next((value for key in keys if isinstance(value := given.get(key), str)), None)

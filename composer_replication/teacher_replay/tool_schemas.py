@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_replication.coding_tools import known_tools
+from composer_replication.agent_tool_sets import known_tools
 from composer_replication.ingestion.tool_definitions import tool_definition
 from composer_replication.traces import Message, ToolCall, Trace, TraceState, parse_action, parse_arguments
 
