@@ -35,7 +35,9 @@ def figures(rows: list[dict[str, Any]], comparer: Comparer) -> dict[str, Any]:
     """Precision and recall, over all rows and by kind."""
     by_kind: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for row in rows:
-        by_kind[row["kind"]].append((row["same"], comparer(parse_action(row["first"]), parse_action(row["second"])).same))
+        by_kind[row["kind"]].append(
+            (row["same"], comparer(parse_action(row["first"]), parse_action(row["second"])).same)
+        )
     everything = [outcome for outcomes in by_kind.values() for outcome in outcomes]
     kinds = {kind: _rates(outcomes) for kind, outcomes in sorted(by_kind.items())}
     return {**_rates(everything), "by_kind": kinds}

@@ -6,25 +6,21 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from composer_replication.coding_tools import word_set
 from composer_replication.teacher_replay.agreement.paths import normal_path, normal_url
 from composer_replication.teacher_replay.agreement.shell.lines import Form
 from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
-from composer_replication.teacher_replay.agreement.synonyms import words_of
 
 # Said to whoever watches; nothing is done otherwise because of them.
-FOR_THE_READER = frozenset(
-    words_of(
-        "description explanation justification thought thoughts reasoning security_risk activeForm "
-        "active_form timeout timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary"
-    )
+FOR_THE_READER = word_set(
+    "description explanation justification thought thoughts reasoning security_risk activeForm "
+    "active_form timeout timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary"
 )
-_PATHS = frozenset(
-    words_of(
-        "path paths file_path filepath file filename file_name notebook_path dir dir_path directory workdir "
-        "cwd target_file relative_path absolute_path folder"
-    )
+_PATHS = word_set(
+    "path paths file_path filepath file filename file_name notebook_path dir dir_path directory workdir "
+    "cwd target_file relative_path absolute_path folder"
 )
-_PROSE = frozenset(words_of("prompt message question instructions summary body comment reason task plan"))
+_PROSE = word_set("prompt message question instructions summary body comment reason task plan")
 STATEMENT = re.compile(
     r"\s*(?:select|explain|pragma|with\s+\w+\s+as|insert\s+into|update\s+\S+\s+set|delete\s+from|alter\s+table"
     r"|(?:create|drop)\s+(?:unique\s+)?(?:table|index|view|database|schema))\s",
@@ -34,7 +30,7 @@ _TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_|update|create|
 # Whatever they run ends by itself, and the time it is given is a precaution.
 _RUNS = ("command", "cmd", "code", "url")
 # Texts of files, whose closing newline is put in or left out as it happens.
-_CONTENTS = frozenset(words_of("content contents file_text new_string new_str new_source code"))
+_CONTENTS = word_set("content contents file_text new_string new_str new_source code")
 _URL = re.compile(r"https?://\S+")
 # What goes without saying, by tool (in lower case).
 _DEFAULTS: dict[str, dict[str, str]] = {
@@ -46,7 +42,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
     "search_dir": {"dir": ".", "dir_path": "."},
     "find_file": {"dir": ".", "dir_path": "."},
 }
-SEARCH_TOOLS = frozenset(words_of("websearch web_search tool_search toolsearch google_web_search search_web"))
+SEARCH_TOOLS = word_set("websearch web_search tool_search toolsearch google_web_search search_web")
 
 
 def argument_forms(tool: str, arguments: Mapping[str, Any]) -> tuple[Form, tuple[str, ...]]:

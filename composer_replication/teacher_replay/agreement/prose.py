@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from composer_replication._optional import require
 from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.agreement.sentences import Text, taken_apart
-from composer_replication.teacher_replay.agreement.synonyms import FUNCTION_WORDS, are_opposite, meaning
+from composer_replication.teacher_replay.agreement.synonyms import are_opposite, function_words, meaning
 
 # How much of what both say must be common. In a short text every word weighs; if no name holds two texts together and
 # each has words of its own, these may be the point.
@@ -138,7 +138,8 @@ def _exchanges(one: Text, other: Text, *, is_query: bool) -> bool:
     mine, theirs = [meaning(token) for token in one.tokens], [meaning(token) for token in other.tokens]
     if distance.Indel.normalized_similarity(mine, theirs) < _ONE_SENTENCE:
         return False
-    only_mine, only_theirs = set(mine) - set(theirs) - FUNCTION_WORDS, set(theirs) - set(mine) - FUNCTION_WORDS
+    little = function_words()
+    only_mine, only_theirs = set(mine) - set(theirs) - little, set(theirs) - set(mine) - little
     moved: set[tuple[str, str]] = set()
     for step in distance.Levenshtein.opcodes(mine, theirs):
         if step.tag != "replace":
@@ -146,7 +147,7 @@ def _exchanges(one: Text, other: Text, *, is_query: bool) -> bool:
         gone, come = mine[step.src_start : step.src_end], theirs[step.dest_start : step.dest_end]
         if only_mine & set(gone) and only_theirs & set(come):
             return True
-        moved |= {(a, b) for a in gone for b in come if a not in FUNCTION_WORDS and b not in FUNCTION_WORDS}
+        moved |= {(a, b) for a in gone for b in come if a not in little and b not in little}
     swaps = any((b, a) in moved for a, b in moved)
     return swaps and not is_query and not _is_choice(mine, theirs)
 

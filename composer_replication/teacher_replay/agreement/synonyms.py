@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
+from composer_replication._optional import require
+from composer_replication.coding_tools import word_set
 
-def words_of(text: str) -> list[str]:
-    """The words of a table that is written as text."""
-    return text.split()
-
-
-def _lines(table: str) -> list[str]:
-    return table.strip().splitlines()
-
-
-_LITTLE = """
+LITTLE_WORDS = word_set("""
 a an the this that these those it its they them their there here he she we us our i me my mine you your is are was
 were be been being am do does did doing done have has had having will would shall should can could may might must
 let lets get got getting go goes going gone come comes want wants wanted like likes please need needs needed and or
@@ -28,168 +22,43 @@ no never nothing none nobody neither nor without one tell know say said says thi
 thanks hence thus therefore total simply actually really basically apparently successfully respectively able live
 lives lie lies sit sits located appear appears newer though although however rather prefer seem seems went use uses
 used using call calls called make makes made sum summary note
-"""
+""")
+"""They carry no content."""
 _FUNCTION = """
 a an the this that these those it its they them their there here he she we us our i me my you your is are was were
 be been being am do does did have has had will would shall should can could may might must and or but so then if
 because since as for of in on at by with to from into about also too just even still already now please let i've
 i'll i'd i'm it's that's there's let's which what who how why where when all every each well one
 """
+# Groups of words that mean the same; the first stands for all.
 _SAME = """
-delete remove drop erase
-leave keep stay remain retain
-fix repair correct resolve solve mend
-add create introduce write insert implement
-document describe explain mention
-check verify confirm validate ensure
-show display print list output report
-find locate search look
-change modify update edit alter adjust
-run execute launch
-start begin
-bug issue problem defect
-error exception
-fail break
-whole full entire complete
-repo repository project codebase
-folder directory dir
-function method
-handle cope
-require depend
-absent miss
-empty blank
-configure config configuration setup set
-big large
-small little tiny
-quick fast
-move relocate
-finish end
-reply respond answer response
-decrease lower reduce
-increase raise
-stop halt
-allow permit
-place spot location
-cause reason
-argument parameter param
-option flag switch
-database db
-documentation docs doc
-environment env
-application app
-dependency dep
-wrong incorrect
-old previous former
-new
-test spec
-go proceed continue
-try attempt
-occur happen arise
-suggest recommend propose advise
-replace swap substitute
-split divide separate
-merge combine join
-include contain
-exclude omit skip ignore
-choose pick select
-avoid prevent
-deploy release ship publish
-revert undo rollback
-refactor restructure rewrite
-improve enhance
-unused dead
-necessary mandatory
-several multiple various
-entry item element record
-succeed pass
-auth authentication
-variable var
-admin administrator
-information info
-production prod
-development dev
-performance perf
-store save persist
-help assist
-read inspect view examine review investigate see
-upgrade bump
-invoke trigger
+delete/remove/drop/erase leave/keep/stay/remain/retain fix/repair/correct/resolve/solve/mend
+add/create/introduce/write/insert/implement document/describe/explain/mention check/verify/confirm/validate/ensure
+show/display/print/list/output/report find/locate/search/look change/modify/update/edit/alter/adjust
+run/execute/launch start/begin bug/issue/problem/defect error/exception fail/break whole/full/entire/complete
+repo/repository/project/codebase folder/directory/dir function/method handle/cope require/depend absent/miss
+empty/blank configure/config/configuration/setup/set big/large small/little/tiny quick/fast move/relocate finish/end
+reply/respond/answer/response decrease/lower/reduce increase/raise stop/halt allow/permit place/spot/location
+cause/reason argument/parameter/param option/flag/switch database/db documentation/docs/doc environment/env
+application/app dependency/dep wrong/incorrect old/previous/former new test/spec go/proceed/continue try/attempt
+occur/happen/arise suggest/recommend/propose/advise replace/swap/substitute split/divide/separate merge/combine/join
+include/contain exclude/omit/skip/ignore choose/pick/select avoid/prevent deploy/release/ship/publish
+revert/undo/rollback refactor/restructure/rewrite improve/enhance unused/dead necessary/mandatory
+several/multiple/various entry/item/element/record succeed/pass auth/authentication variable/var admin/administrator
+information/info production/prod development/dev performance/perf store/save/persist help/assist
+read/inspect/view/examine/review/investigate/see upgrade/bump invoke/trigger
 """
 _OPPOSITE = """
-add remove
-add delete
-enable disable
-increase decrease
-pass fail
-open close
-read write
-start stop
-true false
-on off
-first last
-min max
-minimum maximum
-success failure
-sync async
-allow deny
-allow block
-allow forbid
-safe unsafe
-valid invalid
-keep remove
-deprecate delete
-encode decode
-encrypt decrypt
-push pull
-upload download
-import export
-install uninstall
-lock unlock
-load save
-send receive
-public private
-local remote
-input output
-ascending descending
-up down
-upgrade downgrade
-more less
-more fewer
-include exclude
-small big
-slow quick
-long short
-empty full
-before after
-with without
-if unless
-above below
-over under
-in out
-everyone only
-client server
-parent child
-left right
-top bottom
-upper lower
-source target
-request response
-old new
-present miss
-work fail
-approve reject
-approve decline
-accept reject
-accept decline
-approve block
-now later
-both one
-all one
-both first
-both second
+add/remove add/delete enable/disable increase/decrease pass/fail open/close read/write start/stop true/false on/off
+first/last min/max minimum/maximum success/failure sync/async allow/deny allow/block allow/forbid safe/unsafe
+valid/invalid keep/remove deprecate/delete encode/decode encrypt/decrypt push/pull upload/download import/export
+install/uninstall lock/unlock load/save send/receive public/private local/remote input/output ascending/descending
+up/down upgrade/downgrade more/less more/fewer include/exclude small/big slow/quick long/short empty/full before/after
+with/without if/unless above/below over/under in/out everyone/only client/server parent/child left/right top/bottom
+upper/lower source/target request/response old/new present/miss work/fail approve/reject approve/decline accept/reject
+accept/decline approve/block now/later both/one all/one both/first both/second
 """
-
-NEGATIONS = frozenset(words_of("not no never nothing none nobody neither nor without cannot unable"))
+NEGATIONS = word_set("not no never nothing none nobody neither nor without cannot unable")
 PHRASES = {
     r"\b(?:is|are|was|were)(?: not|n't) (?:installed|found|there|present|available|defined)\b": "is missing",
     r"\b(?:can't|cannot|can not|could not|couldn't) find\b": "misses",
@@ -212,70 +81,65 @@ PHRASES = {
     r"\bno longer\b": "not",
     r"\b(?:is|are|was|were) gone\b": "is removed",
 }
-RESTRICTIONS = frozenset(
-    words_of(
-        "except only almost nearly partly partially mostly unless until half some rarely hardly seldom barely scarcely "
-        "sometimes occasionally"
-    )
+RESTRICTIONS = word_set(
+    "except only almost nearly partly partially mostly unless until half some rarely hardly seldom barely scarcely "
+    "sometimes occasionally"
 )
-DIRECTIONS = frozenset(words_of("from to into before after than"))
-NUMBERS = {
-    word: str(value)
-    for value, word in enumerate(words_of("zero one two three four five six seven eight nine ten eleven twelve"))
-    if word != "one"
-}
-
-
-_IRREGULAR = dict(
-    pair.split("/")
-    for pair in words_of(
-        "wrote/write written/write overwritten/overwrite overwrote/overwrite broke/break broken/break "
-        "found/find ran/run left/leave kept/keep took/take taken/take gave/give given/give sent/send "
-        "built/build began/begin begun/begin shown/show threw/throw thrown/throw hid/hide hidden/hide "
-        "lost/lose chose/choose chosen/choose held/hold came/come saw/see seen/see meant/mean "
-        "brought/bring thought/think caught/catch"
-    )
-)
+DIRECTIONS = word_set("from to into before after than")
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+# "One" is more often a pronoun.
+NUMBERS = {word: str(value) for value, word in enumerate(_NUMBERS.split()) if word != "one"}
+# Forms that no ending tells.
+_IRREGULAR_FORMS = """
+wrote/write written/write overwritten/overwrite overwrote/overwrite broke/break broken/break found/find ran/run
+left/leave kept/keep took/take taken/take gave/give given/give sent/send built/build began/begin begun/begin shown/show
+threw/throw thrown/throw hid/hide hidden/hide lost/lose chose/choose chosen/choose held/hold came/come saw/see seen/see
+meant/mean brought/bring thought/think caught/catch
+"""
+_IRREGULAR = dict(pair.split("/") for pair in _IRREGULAR_FORMS.split())
+_WORD = re.compile(r"[a-z]+(?:'[a-z]+)?", re.IGNORECASE)
 
 
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
-    """A word without its ending: "closed" and "closes" are one."""
+    """A word without its ending: "closed" and "closes" are one. Needs the extra "replay"."""
     word = word.lower().removesuffix("'s")
-    word = _IRREGULAR.get(word, word)
-    if len(word) > 4 and word.endswith(("ies", "ied")):
-        word = word[:-3] + "y"
-    for ending in ("ations", "ation", "ments", "ment"):
-        if len(word) > len(ending) + 3 and word.endswith(ending):
-            return word[: -len(ending)]
-    for ending in ("ions", "ion", "ing", "edly", "ed", "es", "s", "ly"):
-        if len(word) > len(ending) + 2 and word.endswith(ending) and not word.endswith("ss"):
-            word = word[: -len(ending)]
-            break
-    word = word.removesuffix("e")
-    # "migrate", "migrated" and "migration" are one.
-    word = word.removesuffix("at") if len(word) > 5 else word
-    return word[:-1] if len(word) > 2 and word[-1] == word[-2] and word[-1].isalpha() else word
+    stemmed: str = _stemmer().stemWord(_IRREGULAR.get(word, word))
+    return stemmed
 
 
-FUNCTION_WORDS = frozenset(map(stem, words_of(_FUNCTION)))
-LITTLE_WORDS = frozenset(words_of(_LITTLE))
-_MEANING = {stem(word): stem(line.split()[0]) for line in reversed(_lines(_SAME)) for word in line.split()}
-_WORD = re.compile(r"[a-z]+(?:'[a-z]+)?", re.IGNORECASE)
+@cache
+def _stemmer() -> Any:
+    return require("snowballstemmer", "replay").stemmer("english")
 
 
+@lru_cache(maxsize=65_536)
 def meaning(word: str) -> str:
     """The word that stands for all that mean the same."""
     found = stem(word)
-    return _MEANING.get(found, found)
+    return _meanings().get(found, found)
 
 
-_OPPOSITES = frozenset(frozenset(map(meaning, line.split())) for line in _lines(_OPPOSITE))
+@cache
+def _meanings() -> dict[str, str]:
+    groups = [group.split("/") for group in _SAME.split()]
+    return {stem(word): stem(group[0]) for group in reversed(groups) for word in group}
+
+
+@cache
+def function_words() -> frozenset[str]:
+    """Stems of the words that only hold a sentence together."""
+    return frozenset(map(stem, _FUNCTION.split()))
 
 
 def are_opposite(first: str, second: str) -> bool:
     """Whether two meanings are opposites."""
-    return frozenset((first, second)) in _OPPOSITES
+    return frozenset((first, second)) in _opposites()
+
+
+@cache
+def _opposites() -> frozenset[frozenset[str]]:
+    return frozenset(frozenset(map(meaning, pair.split("/"))) for pair in _OPPOSITE.split())
 
 
 def is_word(token: str) -> bool:

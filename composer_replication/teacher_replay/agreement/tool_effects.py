@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from composer_replication.coding_tools import word_set
 from composer_replication.teacher_replay.agreement.arguments import (
     FOR_THE_READER,
     SEARCH_TOOLS,
@@ -28,20 +29,17 @@ from composer_replication.teacher_replay.agreement.shell.searches import (
     search_form,
 )
 from composer_replication.teacher_replay.agreement.shell.views import Lines, view_form
-from composer_replication.teacher_replay.agreement.synonyms import words_of
 from composer_replication.traces import ToolCall
 
-_SHELL_TOOLS = frozenset(
-    words_of(
-        "bash shell shell_command execute_bash exec_command run_command run_shell_command run_terminal_cmd "
-        "local_shell terminal execute_command container.exec"
-    )
+_SHELL_TOOLS = word_set(
+    "bash shell shell_command execute_bash exec_command run_command run_shell_command run_terminal_cmd "
+    "local_shell terminal execute_command container.exec"
 )
 _DIRECTORY_KEYS = ("workdir", "cwd", "working_directory", "dir_path")
 _NOT_PERMISSIONS = ("command", "cmd", "action", "type", "shell", "login", *_DIRECTORY_KEYS)
-_READ_TOOLS = frozenset(words_of("read read_file readfile view view_file cat"))
-_WRITE_TOOLS = frozenset(words_of("write write_file writefile create_file"))
-_NOTEBOOKS = frozenset(words_of("execute_ipython_cell ipython python jupyter run_python"))
+_READ_TOOLS = word_set("read read_file readfile view view_file cat")
+_WRITE_TOOLS = word_set("write write_file writefile create_file")
+_NOTEBOOKS = word_set("execute_ipython_cell ipython python jupyter run_python")
 _PATH_KEYS = ("file_path", "path", "absolute_path", "target_file", "filename", "file", "file_name")
 _CHANGE_KEYS = (("old_string", "new_string"), ("old_str", "new_str"), ("to_replace", "new_content"))
 # White space beside JSON's marks says nothing, in a string it is text, elsewhere it parts words.

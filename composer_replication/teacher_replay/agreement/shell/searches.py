@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from composer_replication.coding_tools import word_set
 from composer_replication.shell_syntax import ACTIVE, globs_as_text
 from composer_replication.teacher_replay.agreement.paths import normal_path, seen_from
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, read_line
-from composer_replication.teacher_replay.agreement.synonyms import words_of
 
 FILE_TYPES = {
     "py": "*.py", "python": "*.py", "rust": "*.rs", "rs": "*.rs", "js": "*.js", "javascript": "*.js", "ts": "*.ts",
@@ -19,8 +19,8 @@ FILE_TYPES = {
     "kotlin": "*.kt", "scala": "*.scala", "vue": "*.vue", "lua": "*.lua", "elixir": "*.ex", "cs": "*.cs",
 }  # fmt: skip
 _MODES = {"-l": "files", "-c": "count", "-L": "files without", "-q": "whether"}
-_UNDERSTOOD = frozenset(
-    words_of("-r -i -w -x -v -E -F -P -G -o -e -A -B -C -S -m -U -g -t --include --exclude --exclude-dir")
+_UNDERSTOOD = word_set(
+    "-r -i -w -x -v -E -F -P -G -o -e -A -B -C -S -m -U -g -t --include --exclude --exclude-dir"
 ) | set(_MODES)
 _NEEDLESS_ESCAPE = re.compile(r"\\([\"'/:=,@#%&!~_ `;])")
 _META = re.compile(r"([.\[\]()*+?{}|^$\\])")
