@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from composer_replication.teacher_replay.agreement.action import ActionComparer
-from composer_replication.teacher_replay.agreement.comparison import Comparer
-from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.comparison import Comparer, ExactComparer
 from composer_replication.traces import parse_action
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "teacher_replay" / "fixtures"

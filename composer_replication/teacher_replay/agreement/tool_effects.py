@@ -21,6 +21,7 @@ from composer_replication.teacher_replay.agreement.effects import NOTES, Effect,
 from composer_replication.teacher_replay.agreement.patches import edit_effect, is_patch, patch_effects, write_effect
 from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.shell.effects import line_edit, shell_effects
+from composer_replication.teacher_replay.agreement.shell.files import Lines, view_form
 from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
 from composer_replication.teacher_replay.agreement.shell.searches import (
     FILE_TYPES,
@@ -28,7 +29,6 @@ from composer_replication.teacher_replay.agreement.shell.searches import (
     files_form,
     search_form,
 )
-from composer_replication.teacher_replay.agreement.shell.views import Lines, view_form
 from composer_replication.traces import ToolCall
 
 _SHELL_TOOLS = word_set(

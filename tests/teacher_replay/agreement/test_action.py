@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from teacher_replay.actions import bash, call, labelled, on_texts
 
 from composer_replication.teacher_replay.agreement.action import ActionComparer
-from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.comparison import Comparison, ExactComparer
 
 COMPARER = on_texts(ActionComparer())
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from teacher_replay.actions import on_texts
 
-from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.agreement.judge import JudgedComparer
+from composer_replication.teacher_replay.agreement.comparison import Comparison, JudgedComparer
 from composer_replication.traces import Turn
 
 READ = '[TOOL_USE] name=Read input={"file_path": "a.py"}'

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.teacher_replay.agreement.clusters import Cluster, cluster
 from composer_replication.teacher_replay.agreement.comparison import Comparison
+from composer_replication.teacher_replay.agreement.votes import Cluster, cluster
 from composer_replication.traces import Turn
 
 

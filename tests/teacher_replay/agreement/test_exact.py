@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from teacher_replay.actions import on_texts
 
-from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.comparison import Comparison, ExactComparer
 
 COMPARER = on_texts(ExactComparer())
 SAME = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.comparison import ExactComparer
 from composer_replication.teacher_replay.agreement.votes import Rival, Tally, Verdict, decide
 from composer_replication.traces import Turn
 

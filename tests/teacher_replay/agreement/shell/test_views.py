@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from composer_replication.teacher_replay.agreement.shell.files import Lines, viewed
 from composer_replication.teacher_replay.agreement.shell.steps import shell_steps
-from composer_replication.teacher_replay.agreement.shell.views import Lines, viewed
 
 
 def shown(command: str) -> tuple[tuple[str, ...], Lines] | None:
