@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from composer_replication._optional import require
 from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.agreement.edits import single_changes
-from composer_replication.teacher_replay.agreement.effects import Effect, same_effects
-from composer_replication.teacher_replay.agreement.patches import edit_effect
+from composer_replication.teacher_replay.agreement.effects import Effect, on_path, same_effects
 from composer_replication.teacher_replay.agreement.prose import likeness
 from composer_replication.teacher_replay.agreement.tool_effects import call_effects
 from composer_replication.traces import Turn, action_text
@@ -88,4 +87,4 @@ def _single_changes(one: Effect) -> list[Effect]:
     if one.edit is None:
         return [one]
     path = str(one.local[1])
-    return [edit_effect(path, change, one.directory) for change in single_changes(one.edit)]
+    return [on_path("edit", path, directory=one.directory, edit=change) for change in single_changes(one.edit)]

@@ -7,7 +7,7 @@ import posixpath
 import re
 from functools import lru_cache
 
-from composer_replication.coding_tools import word_set
+from composer_replication.coding_tools import DIRECTORY_KEYS, PATH_KEYS, word_set
 from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.prose import likeness
 
@@ -54,7 +54,6 @@ _SIGNATURES = {
     "append_file": ("file_name", "content"),
 }
 
-_PATH_ARGUMENTS = ("path", "file_name", "filename", "dir_path", "file_path")
 _DEFAULTS: dict[str, object] = {"line_number": 1, "context_lines": 100, "dir_path": "."}
 
 
@@ -194,7 +193,11 @@ def _name_arguments(call: ast.Call) -> None:
         call.args = []
         for keyword in call.keywords:
             value = keyword.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str) and keyword.arg in _PATH_ARGUMENTS:
+            if (
+                isinstance(value, ast.Constant)
+                and isinstance(value.value, str)
+                and keyword.arg in (*PATH_KEYS, *DIRECTORY_KEYS)
+            ):
                 keyword.value = ast.Constant(normal_path(value.value))
         call.keywords = [
             keyword

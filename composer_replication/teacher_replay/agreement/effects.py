@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from composer_replication.teacher_replay.agreement.code import same_code
-from composer_replication.teacher_replay.agreement.edits import Edit, are_independent, same_edit
-from composer_replication.teacher_replay.agreement.paths import is_absolute
+from composer_replication.teacher_replay.agreement.edits import Edit, are_independent, patch_changes, same_edit
+from composer_replication.teacher_replay.agreement.paths import is_absolute, seen_from
 from composer_replication.teacher_replay.agreement.prose import likeness
 from composer_replication.teacher_replay.agreement.shell.lines import Form
 
@@ -48,9 +49,38 @@ class Effect:
     is_at_stake: bool = False
 
 
-def effect(*form: object, **fields: object) -> Effect:
+def effect(*form: object, **fields: Any) -> Effect:
     """An effect that no directory matters for."""
-    return Effect(form, form, is_bound=True, **fields)  # type: ignore[arg-type]
+    return Effect(form, form, is_bound=True, **fields)
+
+
+def on_path(kind: str, path: str, *details: object, directory: str | None = None, **fields: Any) -> Effect:
+    """Something that is done to one file."""
+    where = seen_from(directory, path)
+    local, resolved = (kind, seen_from(None, path), *details), (kind, where, *details)
+    return Effect(local, resolved, directory, is_bound=True, path=where, touches=frozenset({where}), **fields)
+
+
+def move_effect(source: str, target: str, directory: str | None = None) -> Effect:
+    """A file moved, or given another name."""
+    seen = (seen_from(directory, source), seen_from(directory, target))
+    local = ("move", seen_from(None, source), seen_from(None, target))
+    return Effect(local, ("move", *seen), directory, is_bound=True, touches=frozenset(seen))
+
+
+def patch_effects(text: str, directory: str | None = None) -> list[Effect]:
+    """What a patch does to each file."""
+    return [_change_effect(*change, directory) for change in patch_changes(text)]
+
+
+def _change_effect(kind: str, path: str, what: str | Edit, directory: str | None) -> Effect:
+    if isinstance(what, Edit):
+        return on_path("edit", path, directory=directory, edit=what)
+    if kind == "move":
+        return move_effect(path, what, directory)
+    if kind == "patch":
+        return Effect((kind, path), (kind, path), directory)
+    return on_path(kind, path, directory=directory, code=(what,) if kind == "write" else ())
 
 
 def same_effect(first: Effect, second: Effect) -> float | None:

@@ -7,21 +7,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from composer_replication.coding_tools import word_set
+from composer_replication.coding_tools import (
+    CHANGE_KEYS,
+    CODE_TOOLS,
+    COMMAND_TOOLS,
+    CONTENT_KEYS,
+    LIST_TOOLS,
+    PATH_KEYS,
+    PLAN_TOOLS,
+    READ_TOOLS,
+    TEXT_SEARCH_TOOLS,
+    WEB_SEARCH_TOOLS,
+    WORKING_DIRECTORY_KEYS,
+    WRITE_TOOLS,
+    text_of,
+)
 from composer_replication.teacher_replay.agreement.arguments import (
     FOR_THE_READER,
-    SEARCH_TOOLS,
     STATEMENT,
     argument_forms,
     scalar,
 )
 from composer_replication.teacher_replay.agreement.code import python_call, python_form
-from composer_replication.teacher_replay.agreement.edits import Edit
-from composer_replication.teacher_replay.agreement.effects import NOTES, Effect, effect
-from composer_replication.teacher_replay.agreement.patches import edit_effect, is_patch, patch_effects, write_effect
+from composer_replication.teacher_replay.agreement.edits import Edit, is_patch
+from composer_replication.teacher_replay.agreement.effects import NOTES, Effect, effect, on_path, patch_effects
 from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.shell.effects import line_edit, shell_effects
-from composer_replication.teacher_replay.agreement.shell.files import Lines, view_form
+from composer_replication.teacher_replay.agreement.shell.files import Lines
 from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
 from composer_replication.teacher_replay.agreement.shell.searches import (
     FILE_TYPES,
@@ -31,17 +43,9 @@ from composer_replication.teacher_replay.agreement.shell.searches import (
 )
 from composer_replication.traces import ToolCall
 
-_SHELL_TOOLS = word_set(
-    "bash shell shell_command execute_bash exec_command run_command run_shell_command run_terminal_cmd "
-    "local_shell terminal execute_command container.exec"
-)
-_DIRECTORY_KEYS = ("workdir", "cwd", "working_directory", "dir_path")
-_NOT_PERMISSIONS = ("command", "cmd", "action", "type", "shell", "login", *_DIRECTORY_KEYS)
-_READ_TOOLS = word_set("read read_file readfile view view_file cat")
-_WRITE_TOOLS = word_set("write write_file writefile create_file")
-_NOTEBOOKS = word_set("execute_ipython_cell ipython python jupyter run_python")
-_PATH_KEYS = ("file_path", "path", "absolute_path", "target_file", "filename", "file", "file_name")
-_CHANGE_KEYS = (("old_string", "new_string"), ("old_str", "new_str"), ("to_replace", "new_content"))
+# PowerShell's commands are not a shell's.
+_SHELL_TOOLS = COMMAND_TOOLS - {"powershell"}
+_NOT_PERMISSIONS = ("command", "cmd", "action", "type", "shell", "login", *WORKING_DIRECTORY_KEYS)
 # White space beside JSON's marks says nothing, in a string it is text, elsewhere it parts words.
 _JSON_BLANKS = re.compile(r'(?P<string>"(?:\\.|[^"\\])*"?)|\s*(?P<mark>[{}\[\],:])\s*|\s+', re.DOTALL)
 _BLANKS = re.compile(r'(?P<string>"(?:\\.|[^"\\])*"?)|(?P<mark>(?!))|[^\S\n]+', re.DOTALL)
@@ -62,12 +66,12 @@ def call_effects(call: ToolCall) -> list[Effect]:
 
 
 def _any_call(name: str, arguments: Mapping[str, Any]) -> Effect:
-    name = {"agent": "task"}.get(name, name)
+    name = "task" if name == "agent" else name
     code = (source,) if isinstance(source := arguments.get("new_source"), str) else ()
     others = {key: value for key, value in arguments.items() if not code or key != "new_source"}
     form, prose = argument_forms(name, others)
-    touches = NOTES if name in ("todowrite", "update_plan") else None
-    path = _text(arguments, "notebook_path") or ""
+    touches = NOTES if name in PLAN_TOOLS else None
+    path = text_of(arguments, ("notebook_path",)) or ""
     # Sub-agents that are started together run side by side.
     reads = bool(_READS.match(name)) or name == "task"
     return effect(
@@ -75,7 +79,7 @@ def _any_call(name: str, arguments: Mapping[str, Any]) -> Effect:
         name,
         form,
         prose=prose,
-        is_query=name in SEARCH_TOOLS,
+        is_query=name in WEB_SEARCH_TOOLS,
         code=code,
         path=path,
         reads=reads,
@@ -93,10 +97,6 @@ def _raw_effects(name: str, text: str) -> list[Effect]:
     return [effect("call", name.lower(), "raw", shown)]
 
 
-def _text(arguments: Mapping[str, Any], *keys: str) -> str | None:
-    return next((arguments[key] for key in keys if isinstance(arguments.get(key), str)), None)
-
-
 def _only(arguments: Mapping[str, Any], *keys: str) -> bool:
     return all(key in keys or key in FOR_THE_READER for key in arguments)
 
@@ -112,7 +112,7 @@ def _shell(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     command = arguments.get("command", arguments.get("cmd"))
     if name not in _SHELL_TOOLS or not isinstance(command, str | list):
         return None
-    directory = _text(arguments, *_DIRECTORY_KEYS)
+    directory = text_of(arguments, WORKING_DIRECTORY_KEYS)
     others = {
         key: value
         for key, value in arguments.items()
@@ -136,42 +136,45 @@ def _joined(words: list[str]) -> str:
 
 
 def _edit(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    path = _text(arguments, *_PATH_KEYS)
+    path = text_of(arguments, PATH_KEYS)
     if path is None:
         return None
     command = arguments.get("command")
     if isinstance(command, str) and command not in ("str_replace", "edit", "replace"):
         return None
     edits = arguments.get("edits")
-    if isinstance(edits, list) and edits and _only(arguments, *_PATH_KEYS, "edits", "command"):
+    if isinstance(edits, list) and edits and _only(arguments, *PATH_KEYS, "edits", "command"):
         changes = [_change(one) if isinstance(one, dict) else None for one in edits]
-        return None if None in changes else [edit_effect(path, change) for change in changes if change is not None]
+        return (
+            None
+            if None in changes
+            else [on_path("edit", path, edit=change) for change in changes if change is not None]
+        )
     change = _change(arguments)
-    return None if change is None else [edit_effect(path, change)]
+    return None if change is None else [on_path("edit", path, edit=change)]
 
 
 def _change(arguments: Mapping[str, Any]) -> Edit | None:
-    for old_key, new_key in _CHANGE_KEYS:
+    for old_key, new_key in CHANGE_KEYS:
         old, new = arguments.get(old_key), arguments.get(new_key, "")
         if not isinstance(old, str) or not isinstance(new, str):
             continue
-        if not _only(arguments, *_PATH_KEYS, old_key, new_key, "replace_all", "command", "expected_replacements"):
+        if not _only(arguments, *PATH_KEYS, old_key, new_key, "replace_all", "command", "expected_replacements"):
             return None
         return Edit(old, new, all_places=scalar(arguments.get("replace_all", False)) == "true")
     return None
 
 
 def _read(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    path = _text(arguments, *_PATH_KEYS)
-    is_view = name in _READ_TOOLS or arguments.get("command") == "view"
+    path = text_of(arguments, PATH_KEYS)
+    is_view = name in READ_TOOLS or arguments.get("command") == "view"
     ranges = ("offset", "limit", "view_range", "start_line", "end_line")
-    if path is None or not is_view or not _only(arguments, *_PATH_KEYS, *ranges, "command"):
+    if path is None or not is_view or not _only(arguments, *PATH_KEYS, *ranges, "command"):
         return None
     shown = _shown_lines(arguments)
     if shown is None:
         return None
-    where = normal_path(path)
-    return [effect(*view_form(where, shown), reads=True, touches=frozenset({where}))]
+    return [on_path("view", path, shown, reads=True)]
 
 
 def _shown_lines(arguments: Mapping[str, Any]) -> Lines | None:
@@ -198,22 +201,18 @@ def _shown_lines(arguments: Mapping[str, Any]) -> Lines | None:
 
 
 def _write(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    path, content = _text(arguments, *_PATH_KEYS), _text(arguments, "content", "file_text", "contents", "text")
-    is_write = name in _WRITE_TOOLS or arguments.get("command") == "create"
-    keys = (*_PATH_KEYS, "content", "file_text", "contents", "text", "command")
+    path, content = text_of(arguments, PATH_KEYS), text_of(arguments, (*CONTENT_KEYS, "text"))
+    is_write = name in WRITE_TOOLS or arguments.get("command") == "create"
+    keys = (*PATH_KEYS, *CONTENT_KEYS, "text", "command")
     if path is None or content is None or not is_write or not _only(arguments, *keys):
         return None
-    return [write_effect(path, content)]
+    return [on_path("write", path, code=(content,))]
 
 
 def _search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    pattern = _text(arguments, "pattern")
+    pattern = text_of(arguments, ("pattern",))
     keys = ("pattern", "path", "glob", "type", "output_mode", "-A", "-B", "-C", "-n", "-i", "multiline", "head_limit")
-    if (
-        name not in ("grep", "search_file_content")
-        or pattern is None
-        or not _only(arguments, *keys, "offset", "context")
-    ):
+    if name not in TEXT_SEARCH_TOOLS or pattern is None or not _only(arguments, *keys, "offset", "context"):
         return None
     around = _number(arguments.get("-C", arguments.get("context", 0))) or 0
     globs = [arguments["glob"]] if isinstance(arguments.get("glob"), str) else []
@@ -221,7 +220,7 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
         globs.append(FILE_TYPES.get(kind, f"type:{kind}"))
     modes = {"files_with_matches": "files", "content": "content", "count": "count"}
     flags = [flag for flag, key in (("-i", "-i"), ("-U", "multiline")) if scalar(arguments.get(key, False)) == "true"]
-    path = normal_path(_text(arguments, "path") or ".")
+    path = normal_path(text_of(arguments, ("path",)) or ".")
     form = search_form(
         pattern,
         [path],
@@ -237,7 +236,7 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
 
 
 def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    text, file = _text(arguments, "search_term"), _text(arguments, "file", "file_path")
+    text, file = text_of(arguments, ("search_term",)), text_of(arguments, ("file", "file_path"))
     if (
         name != "search_file"
         or text is None
@@ -250,21 +249,25 @@ def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None
 
 
 def _files(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    path = normal_path(_text(arguments, "path", "dir_path") or ".")
-    if name == "glob" and (pattern := _text(arguments, "pattern")) is not None and _only(arguments, "pattern", "path"):
+    path = normal_path(text_of(arguments, ("path", "dir_path")) or ".")
+    if (
+        name == "glob"
+        and (pattern := text_of(arguments, ("pattern",))) is not None
+        and _only(arguments, "pattern", "path")
+    ):
         return [effect(*files_form(pattern, path), reads=True, touches=frozenset({path}))]
-    if name == "find_file" and (file := _text(arguments, "file_name")) is not None:
-        folder = normal_path(_text(arguments, "dir", "dir_path") or ".")
+    if name == "find_file" and (file := text_of(arguments, ("file_name",))) is not None:
+        folder = normal_path(text_of(arguments, ("dir", "dir_path")) or ".")
         if _only(arguments, "file_name", "dir", "dir_path"):
             return [effect(*files_form(f"**/{file}", folder), reads=True, touches=frozenset({folder}))]
-    if name in ("ls", "list_directory", "list_dir") and _only(arguments, "path", "dir_path"):
+    if name in LIST_TOOLS and _only(arguments, "path", "dir_path"):
         return [effect("ls", (), (path,), (), (), None, None, reads=True, touches=frozenset({path}))]
     return None
 
 
 def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    code = _text(arguments, "code")
-    if name not in _NOTEBOOKS or code is None or not _only(arguments, "code"):
+    code = text_of(arguments, ("code",))
+    if name not in CODE_TOOLS or code is None or not _only(arguments, "code"):
         return None
     lines = [line.strip() for line in code.strip().splitlines() if line.strip()]
     if lines and lines[0] in ("%%bash", "%%sh", "%%shell"):
@@ -275,24 +278,23 @@ def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     if called is not None and called[0] == "edit_file_by_replace":
         change = _change(called[1])
         if change is not None and isinstance(path := called[1].get("file_name"), str):
-            return [edit_effect(path, change)]
+            return [on_path("edit", path, edit=change)]
     if called is not None and called[0] == "append_file":
         path, content = called[1].get("file_name"), called[1].get("content")
         if isinstance(path, str) and isinstance(content, str) and len(called[1]) == 2:
-            where = normal_path(path)
-            return [effect("append", where, code=(content,), path=where, touches=frozenset({where}))]
+            return [on_path("append", path, code=(content,))]
     return [effect("notebook", python_form(code) or code.strip())]
 
 
 def _patch(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    text = _text(arguments, "input", "patch", "diff")
+    text = text_of(arguments, ("input", "patch", "diff"))
     if text is None or not _only(arguments, "input", "patch", "diff") or not is_patch(text):
         return None
     return patch_effects(text)
 
 
 def _line_edit(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    text = _text(arguments, "replacement_text")
+    text = text_of(arguments, ("replacement_text",))
     start, stop = _number(arguments.get("start_line")), _number(arguments.get("end_line"))
     if (
         text is None

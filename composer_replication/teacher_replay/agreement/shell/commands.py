@@ -14,12 +14,10 @@ from functools import cache
 
 _TABLE = """
 # Files.
-cat: reads bound each
-  shown -n/--number -b -A -v -e -E -s
+cat, less, more, bat: reads bound each
+  shown -n/--number -b -A -v -e -E -s -R -N -F -X -S -p/--plain
 nl: reads bound each
   shown -b/--body-numbering= -w/--number-width= -s=
-less, more, bat: reads bound each
-  shown -R -N -F -X -S
 ls: reads bound here
   -a/--all -A/--almost-all -l -R/--recursive -t -r/--reverse -S -d/--directory -i/--inode shown -1 -F/--classify
   -h/--human-readable --color -G -C -p --group-directories-first -x -m
@@ -53,7 +51,6 @@ sed: bound
 sort: reads bound
   -n/--numeric-sort -r/--reverse -u/--unique -k/--key= -t/--field-separator= -h/--human-numeric-sort -f -V
 uniq: reads bound
-  -c/--count -d/--repeated -u/--unique -i
 xargs: inner words
   -n/--max-args= -I= -0/--null -r/--no-run-if-empty -P/--max-procs= -L= -d=
 tee: bound
@@ -153,8 +150,6 @@ prettier: any_order
 jest: any_order
   -t/--testNamePattern= -i/--runInBand -w/--maxWorkers= --watch --ci -u/--updateSnapshot --coverage shown --verbose
   --silent --colors --no-color
-vitest:
-  -t/--testNamePattern= --run -u/--update --coverage -w/--watch shown --reporter= --silent --no-color
 node: inner
   -e/--eval= -p/--print= -r/--require= --inspect --test shown --no-warnings
 
@@ -162,12 +157,10 @@ node: inner
 make: words
   -C/--directory= -f/--file/--makefile= -n/--dry-run/--just-print -B/--always-make -k/--keep-going shown
   -s/--silent/--quiet -j/--jobs= --no-print-directory -w
-go test: long_dash words reads any_order
+go test, go vet: long_dash words reads any_order
   -run= -count= -race -cover -bench= -timeout= -short -tags= -coverprofile= shown -v -json
 go build: long_dash words
   -o= -race -tags= -ldflags= shown -v -x
-go vet: long_dash words reads any_order
-  shown -v
 go run: long_dash words inner
   -race -tags= shown -v
 cargo test: words
@@ -179,38 +172,19 @@ cargo build: words
 cargo check: words reads
   -p/--package= --release/-r --all-features --features= --workspace/--all --all-targets shown -q/--quiet -v/--verbose
   --color= -j/--jobs= --message-format=
-cargo clippy: words
-  -p/--package= --fix --all-features --workspace/--all --all-targets shown -q/--quiet -v/--verbose --color= -j/--jobs=
-  --message-format=
 cargo run: words inner
   -p/--package= --release/-r --bin= --example= --features= shown -q/--quiet -v/--verbose --color=
-mvn: words
-  -D= -P= -pl= -f= -am -o/--offline shown -q/--quiet -B/--batch-mode -ntp/--no-transfer-progress -e
 terraform: long_dash
   -out= -var= -var-file= -target= -auto-approve -destroy shown -no-color -input=
 python -m unittest: words
   -f/--failfast -k= shown -v/--verbose -q/--quiet -b/--buffer
 gunicorn: words
   -w/--workers= -b/--bind= -k/--worker-class= -c/--config= -D/--daemon --reload -t/--timeout= shown --log-level=
-gcc:
-  -o= -I= -L= -l= -D= -O= -W= -c -g -E -S shown -v
 gradle: words
   -x/--exclude-task= -p/--project-dir= --tests= --rerun-tasks shown -q/--quiet -i/--info -d/--debug -s/--stacktrace
   --console= --no-daemon --warning-mode=
 rspec: any_order
   -e/--example= -t/--tag= --only-failures --fail-fast shown -f/--format= --color --no-color -b/--backtrace
-cmake:
-  -S= -B= -G= --build= --target/-t= --config= -D= shown -j/--parallel= -v/--verbose
-gh pr create: words
-  -t/--title= -b/--body= -d/--draft -B/--base= -H/--head= -f/--fill
-gh pr list: words reads
-  -R/--repo= -s/--state= -L/--limit= -a/--author=
-gh issue list: words reads
-  -R/--repo= -s/--state= -L/--limit= -l/--label=
-gh pr view: words reads
-  --json= -c/--comments
-gh run view: words reads
-  --log --log-failed --job=
 
 # Git.
 git status: reads
@@ -271,8 +245,6 @@ docker logs: reads words
   -f/--follow -n/--tail= --since= -t/--timestamps
 docker compose up: words any_order
   -d/--detach --build --force-recreate --no-deps shown --quiet-pull --no-color
-docker compose ps: reads words
-  -a/--all shown --format=
 kubectl: words
   -n/--namespace= -l/--selector= -f/--filename= -o/--output= -A/--all-namespaces -c/--container= --context= --tail=
   --since= -p/--previous -w/--watch --force shown --no-headers
@@ -290,10 +262,6 @@ _BEFORE = {
     "go": "-C=",
     "apt-get": "-y/--yes/--assume-yes -q -qq",
     "ruff": "",
-    "gh": "-R/--repo=",
-    "gh pr": "",
-    "gh run": "",
-    "gh issue": "",
 }
 
 

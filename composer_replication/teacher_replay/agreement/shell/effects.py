@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from composer_replication.shell_syntax import ACTIVE
 from composer_replication.teacher_replay.agreement.code import python_form
-from composer_replication.teacher_replay.agreement.edits import Edit
-from composer_replication.teacher_replay.agreement.effects import Effect, effect
-from composer_replication.teacher_replay.agreement.patches import edit_effect, is_patch, move_effect, patch_effects
+from composer_replication.teacher_replay.agreement.edits import Edit, is_patch
+from composer_replication.teacher_replay.agreement.effects import Effect, effect, move_effect, on_path, patch_effects
 from composer_replication.teacher_replay.agreement.paths import seen_from
-from composer_replication.teacher_replay.agreement.shell.files import literal_substitution, view_form, viewed, written
+from composer_replication.teacher_replay.agreement.shell.files import literal_substitution, viewed, written
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, into_folder, is_plain
 from composer_replication.teacher_replay.agreement.shell.reading import destroys_or_publishes, only_reads
 from composer_replication.teacher_replay.agreement.shell.searches import (
     find_form,
-    globbed_form,
     line_search_form,
     searched_in_found,
 )
@@ -98,7 +96,7 @@ def _known_effects(step: Step) -> Iterator[Effect]:
     if shown is not None:
         files, lines = shown
         for file in files:
-            yield _of_path(directory, file, lambda at: view_form(at, lines), reads=True)
+            yield on_path("view", file, lines, directory=directory, reads=True)
         return
     if len(step.stages) != 1 or first.variables:
         return
@@ -110,14 +108,15 @@ def _known_effects(step: Step) -> Iterator[Effect]:
             return
     if (found := written(first, document)) is not None:
         kind, target, content = found
-        yield _of_path(directory, target, lambda at: (kind, at), content=content)
+        ending = "ended" if content.endswith("\n") else "open"
+        yield on_path(kind, target, directory=directory, code=(content,), ending=ending)
         return
     if first.redirects or document is not None or not is_plain(*first.operands):
         return
     if (substituted := literal_substitution(first)) is not None:
         old, new, everywhere, files = substituted
         for file in files:
-            yield edit_effect(file, Edit(old, new, everywhere, in_each_line=True), directory)
+            yield on_path("edit", file, directory=directory, edit=Edit(old, new, everywhere, in_each_line=True))
     elif first.command.has("each") and first.operands:
         for operand in first.operands:
             yield _of_operand(directory, replace(first, operands=(operand,)))
@@ -126,31 +125,12 @@ def _known_effects(step: Step) -> Iterator[Effect]:
         yield move_effect(source, target, directory)
 
 
-def _of_path(
-    directory: str | None, path: str, form: Callable[[str], Form], *, reads: bool = False, content: str | None = None
-) -> Effect:
-    where = seen_from(directory, path)
-    code = () if content is None else (content,)
-    ending = "" if content is None else "ended" if content.endswith("\n") else "open"
-    return Effect(
-        form(seen_from(None, path)),
-        form(where),
-        directory,
-        is_bound=True,
-        code=code,
-        path=where,
-        reads=reads,
-        touches=frozenset({where}),
-        ending=ending,
-    )
-
-
 def _of_operand(directory: str | None, line: Line) -> Effect:
     """One of the things that a command does for each of its operands."""
     (operand,) = line.operands
     where = seen_from(directory, operand)
     if line.name == "rm" and not line.options:
-        return _of_path(directory, operand, lambda at: ("delete", at))
+        return on_path("delete", operand, directory=directory)
     # What is staged is not the file itself: several `git add` may change places, with an edit they may not.
     touches = frozenset({f"{where}/staged" if line.name.startswith("git") else where})
     return Effect(line.form(None), line.form(directory), directory, line.command.has("bound"), touches=touches)
@@ -160,7 +140,7 @@ def _stage_form(line: Line, directory: str | None, document: str | None, is_filt
     if not line.redirects and not line.variables and document is None:
         if line.name == "find":
             return find_form(line, directory)
-        found = line_search_form(line, directory, is_filter=is_filter) or globbed_form(line, directory)
+        found = line_search_form(line, directory, is_filter=is_filter)
         if found is not None:
             return found
     if line.name == "python" and document is not None and line.operands in ((), ("-",)) and not line.options:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, is_plain
+from composer_replication.teacher_replay.agreement.shell.lines import Line, is_plain
 
 _SHOWS_ALL = ("cat", "less", "more", "nl", "bat")
 _RANGE = re.compile(r"(\d+)(?:,(\d+|\$))?p(?:;\d*q)?")
-_ROWS = re.compile(r"NR\s*>=?\s*(\d+)\s*&&\s*NR\s*<=?\s*(\d+)(?:\s*\{\s*print(?: \$0)?\s*\})?")
 
 Lines = tuple[int, int | None]
 """The first and the last line that are shown; a negative first one counts from the end, None is the end."""
@@ -39,7 +38,7 @@ def viewed(stages: Sequence[Line]) -> tuple[tuple[str, ...], Lines] | None:
 
 
 def _files(line: Line) -> tuple[str, ...]:
-    return line.operands[1:] if line.name in ("sed", "awk") else line.operands
+    return line.operands[1:] if line.name == "sed" else line.operands
 
 
 def _lines(line: Line, shown: Lines) -> Lines | None:
@@ -62,21 +61,12 @@ def _lines(line: Line, shown: Lines) -> Lines | None:
             return None
         last = None if found[2] == "$" else int(found[2] or found[1])
         return _within(shown, int(found[1]), last)
-    if line.name == "awk" and line.operands and start == 1:
-        found = _ROWS.fullmatch(line.operands[0].strip())
-        exact = found is not None and line.operands[0].count("=") == 2
-        return _within(shown, int(found[1]), int(found[2])) if found is not None and exact else None
     return None
 
 
 def _within(shown: Lines, start: int, stop: int | None) -> Lines:
     end = shown[1]
     return start, end if stop is None else stop if end is None else min(stop, end)
-
-
-def view_form(path: str, shown: Lines) -> Form:
-    """What showing a file is compared by."""
-    return ("view", path, shown)
 
 
 def written(line: Line, document: str | None) -> tuple[str, str, str] | None:

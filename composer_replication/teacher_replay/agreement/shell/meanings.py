@@ -8,64 +8,35 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from composer_replication.coding_tools import word_set
 from composer_replication.teacher_replay.agreement.shell.commands import UNKNOWN, commands
 
-_SIGNALS = {"HUP": "1", "INT": "2", "QUIT": "3", "KILL": "9", "TERM": "15", "USR1": "10", "USR2": "12", "STOP": "19"}
+_SIGNALS = {"HUP": "1", "INT": "2", "KILL": "9", "TERM": "15"}
 _SHORT_NAMES = {
     "npm i": "npm install",
-    "npm add": "npm install",
-    "npm clean-install": "npm ci",
-    "npm run-script": "npm run",
-    "npm un": "npm uninstall",
-    "npm remove": "npm uninstall",
-    "npm rm": "npm uninstall",
     "npm list": "npm ls",
-    "npm la": "npm ls",
+    "npm un": "npm uninstall",
     "pnpm i": "pnpm install",
     "cargo t": "cargo test",
     "cargo b": "cargo build",
     "cargo c": "cargo check",
-    "cargo r": "cargo run",
-    "docker container": "docker",
-    "docker image": "docker",
+    "docker container ls": "docker ps",
     "docker images": "docker image ls",
-    "git stage": "git add",
-    "gradlew": "gradle",
     "./gradlew": "gradle",
     "./mvnw": "mvn",
 }
 # What npm, yarn and pnpm run by the name of the script alone.
-_NPM_SCRIPTS = {"test": "test", "t": "test", "tst": "test", "start": "start", "stop": "stop", "restart": "restart"}
-_YARN_OWN = {
-    "add", "audit", "cache", "config", "create", "dlx", "exec", "global", "import", "info", "init", "install", "link",
-    "list", "login", "node", "outdated", "pack", "publish", "remove", "run", "set", "unlink", "up", "upgrade",
-    "version", "versions", "why", "workspace", "workspaces", "i", "rebuild", "prune", "store", "patch",
-    "deploy", "fetch", "env",
-}  # fmt: skip
-_DOCKER_NAMES = {
-    "docker container ls": "docker ps",
-    "docker container list": "docker ps",
-    "docker image list": "docker image ls",
-    "docker image rm": "docker rmi",
-    "docker image build": "docker build",
-    "docker buildx build": "docker build",
-}
-_TAR_LETTERS = re.compile(r"[A-Za-z]+")
+_NPM_SCRIPTS = {"test": "test", "t": "test", "start": "start"}
+_YARN_OWN = word_set(
+    "add audit cache config create dlx exec global import info init install link list login node outdated pack publish "
+    "remove run set unlink up upgrade version versions why workspace workspaces i rebuild prune store patch deploy "
+    "fetch env"
+)
+_LETTERS = re.compile(r"[A-Za-z]+")
 
 
 _SENDS = ("-d", "--data-binary", "-F", "--data-urlencode", "--json")
-_KUBERNETES_KINDS = {
-    "po": "pods",
-    "pod": "pods",
-    "svc": "services",
-    "service": "services",
-    "deploy": "deployments",
-    "deployment": "deployments",
-    "ns": "namespaces",
-    "node": "nodes",
-    "cm": "configmaps",
-    "ing": "ingresses",
-}
+_KUBERNETES_KINDS = {"po": "pods", "pod": "pods", "svc": "services", "deploy": "deployments", "ns": "namespaces"}
 _SUBSTITUTION = re.compile(r"s([^\w\s\\])(.*)\1([gimI0-9]*)", re.DOTALL)
 _TELL_THEIR_VERSION = (
     "python", "node", "npm", "git", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
@@ -74,12 +45,10 @@ _TELL_THEIR_VERSION = (
 
 def usual_words(name: str, arguments: list[str]) -> tuple[str, list[str]]:
     """A command's usual name and the arguments that go with it."""
-    if name in ("docker container", "docker image", "docker buildx") and arguments:
+    if name in ("docker container", "docker image") and arguments:
         whole = f"{name} {arguments[0]}"
         short = f"docker {arguments[0]}" if name == "docker container" else whole
-        return _DOCKER_NAMES.get(whole, short), arguments[1:]
-    if name == "docker images":
-        return "docker image ls", arguments
+        return _SHORT_NAMES.get(whole, short), arguments[1:]
     program, _, sub = name.partition(" ")
     if program in ("npm", "pnpm") and sub in _NPM_SCRIPTS:
         return f"{program} run", [_NPM_SCRIPTS[sub], *arguments]
@@ -87,23 +56,15 @@ def usual_words(name: str, arguments: list[str]) -> tuple[str, list[str]]:
         return "yarn install", arguments
     if program in ("yarn", "pnpm") and sub and sub not in _YARN_OWN and not sub.startswith("-"):
         return f"{program} run", [sub, *arguments]
-    if name in ("ack", "ag"):
-        return "rg", arguments
     if name == "git version":
         return "git", ["--version"]
     if name == "npm exec":
         return "npx", [word for word in arguments if word != "--"]
-    if name in ("bin/rails", "./bin/rails"):
-        return "rails", arguments
-    if name == "service" and len(arguments) == 2:
-        return "systemctl", [arguments[1], arguments[0]]
     if name == "git checkout" and arguments[:1] == ["--"]:
         return "git restore", arguments[1:]
     if name == "kill":
         return name, _kill_arguments(arguments)
-    if name == "tar" and arguments and _TAR_LETTERS.fullmatch(arguments[0]):
-        return name, [f"-{arguments[0]}", *arguments[1:]]
-    if name == "ps" and arguments and _TAR_LETTERS.fullmatch(arguments[0]):
+    if name in ("tar", "ps") and arguments and _LETTERS.fullmatch(arguments[0]):
         return name, [f"-{arguments[0]}", *arguments[1:]]
     if name == "chmod":
         return name, [re.sub(r"^0+(?=[0-7]{3}$)", "", word) for word in arguments]
@@ -118,8 +79,6 @@ def usual_words(name: str, arguments: list[str]) -> tuple[str, list[str]]:
 def _kill_arguments(arguments: list[str]) -> list[str]:
     """Signals by number; 15 is what `kill` sends unless told."""
     words = list(arguments)
-    if len(words) > 1 and words[0] == "-s":
-        words[:2] = [f"-{words[1]}"]
     if words and (found := re.fullmatch(r"-(?:SIG)?([A-Z0-9]+)", words[0])) is not None:
         number = _SIGNALS.get(found[1], found[1])
         words[:1] = [] if number == "15" else [f"-s{number}"]
@@ -148,15 +107,9 @@ def _renamed(line: Line, name: str, options: tuple[tuple[str, str], ...], operan
     return replace(line, name=name, options=options, operands=operands, command=commands().get(name, UNKNOWN))
 
 
-def _git_log(line: Line) -> Line:
-    return replace(line, operands=tuple(_revision(operand) for operand in line.operands if operand != "HEAD"))
-
-
 def _git_revisions(line: Line) -> Line:
-    operands = tuple(_revision(operand) for operand in line.operands)
-    if line.name == "git show" and operands == ("HEAD",):
-        operands = ()
-    return replace(line, operands=operands)
+    operands = tuple(map(_revision, line.operands))
+    return replace(line, operands=() if operands == ("HEAD",) and line.name != "git diff" else operands)
 
 
 def _revision(operand: str) -> str:
@@ -218,8 +171,6 @@ def _curl(line: Line) -> Line:
     """A request with its method only where it is not implied, and its data and headers in one spelling."""
     options = []
     for name, value in line.without("-X").options:
-        if name == "--data-raw" and not value.startswith("@"):
-            name = "-d"
         if name in _SENDS:
             value = _json_form(value)
         elif name == "-H":
@@ -363,7 +314,7 @@ def _identity(line: Line) -> Line:
 
 
 _RULES: dict[str, Callable[[Line], Line]] = {
-    "git log": _git_log,
+    "git log": _git_revisions,
     "git diff": _git_revisions,
     "git show": _git_revisions,
     "git branch": _git_branch,
@@ -376,11 +327,9 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "tar": _tar,
     "sed": _sed,
     "awk": _awk,
-    "gawk": _awk,
     "systemctl": _systemctl,
     "psql": _sql,
     "sqlite3": _sql,
-    "mysql": _sql,
     "go": _go,
     "cargo test": _cargo,
     **dict.fromkeys(_TELL_THEIR_VERSION, _version),

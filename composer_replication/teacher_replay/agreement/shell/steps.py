@@ -379,18 +379,16 @@ def _unwrap(found: Simple) -> None:
         name = program_name(first.removeprefix("\\"))
         is_command = name == "command" and rest[:1] not in (["-v"], ["-V"])
         if name in ("time", "nohup", "exec", "builtin", "unbuffer") or is_command:
-            rest = _behind_options(rest, valued=())
+            rest = _after_options(rest, valued=())
         elif name == "env" and rest and not rest[0].startswith("-"):
             while rest and ASSIGNMENT.match(rest[0]):
                 found.variables.append(rest.pop(0))
         elif name in ("timeout", "gtimeout"):
-            given, (time, *rest) = rest, _behind_options(rest, valued=("-k", "-s", "--signal", "--kill-after")) or [""]
+            given, (time, *rest) = rest, _after_options(rest, valued=("-k", "-s", "--signal", "--kill-after")) or [""]
             if rest:
                 _limit(found, time, given[: len(given) - len(rest) - 1])
         elif name == "nice":
-            rest = _behind_options(rest, valued=("-n",))
-        elif name == "stdbuf":
-            rest = _behind_options(rest, valued=("-o", "-i", "-e"))
+            rest = _after_options(rest, valued=("-n",))
         else:
             found.words[0] = name if first.startswith("\\") else first
             return
@@ -409,7 +407,7 @@ def _limit(found: Simple, time: str, options: list[str]) -> None:
         found.limit = limit
 
 
-def _behind_options(words: list[str], valued: Sequence[str]) -> list[str]:
+def _after_options(words: list[str], valued: Sequence[str]) -> list[str]:
     place = 0
     while place < len(words) and words[place].startswith("-"):
         place += 2 if words[place] in valued else 1
