@@ -26,5 +26,14 @@ def bash(command: str, **more: Any) -> str:
 
 def labelled(half: str) -> list[dict[str, Any]]:
     """The rows of one half ("dev", "test") of the labelled pairs."""
-    lines = (Path(__file__).parent / "fixtures" / f"actions_{half}.jsonl").read_text(encoding="utf-8").splitlines()
+    return _rows(f"actions_{half}.jsonl")
+
+
+def command_pairs() -> list[tuple[str, str, bool]]:
+    """Pairs of shell commands, and whether they do the same."""
+    return [(row["first"], row["second"], row["same"]) for row in _rows("command_pairs.jsonl")]
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    lines = (Path(__file__).parent / "fixtures" / name).read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]

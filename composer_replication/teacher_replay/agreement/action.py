@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from composer_replication._optional import require
 from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.agreement.edits import single_changes
-from composer_replication.teacher_replay.agreement.effects import Effect, on_path, same_effects
+from composer_replication.teacher_replay.agreement.effects import Effect, same_effects
 from composer_replication.teacher_replay.agreement.prose import likeness
 from composer_replication.teacher_replay.agreement.tool_effects import call_effects
 from composer_replication.traces import Turn, action_text
@@ -42,8 +41,6 @@ class ActionComparer:
             found = likeness(one.text, other.text)
             return found if found.same else Comparison(False, min(found.similarity, _NOT_QUITE))
         alike = same_effects(one.effects, other.effects)
-        if alike is None and (one.effects != one.single_changes or other.effects != other.single_changes):
-            alike = same_effects(one.single_changes, other.single_changes)
         if alike is not None:
             return Comparison(True, alike)
         # Only the beginnings are looked at, and what is not the same is not wholly alike.
@@ -68,7 +65,6 @@ class _Action:
     has_calls: bool
     text: str
     effects: tuple[Effect, ...] = ()
-    single_changes: tuple[Effect, ...] = ()
     shown: str = ""
 
 
@@ -76,15 +72,7 @@ def _understood(key: str, turn: Turn) -> _Action:
     if not turn.tool_calls:
         return _Action(key, False, turn.content)
     effects = [one for call in turn.tool_calls for one in call_effects(call)]
-    singles = [part for one in effects for part in _single_changes(one)]
     shown = "\n".join(
         f"{call.name} {call.raw_arguments or call.arguments}"[:_LONGEST_COMPARED] for call in turn.tool_calls
     )
-    return _Action(key, True, "", tuple(effects), tuple(singles), shown[:_LONGEST_COMPARED])
-
-
-def _single_changes(one: Effect) -> list[Effect]:
-    if one.edit is None:
-        return [one]
-    path = str(one.local[1])
-    return [on_path("edit", path, directory=one.directory, edit=change) for change in single_changes(one.edit)]
+    return _Action(key, True, "", tuple(effects), shown[:_LONGEST_COMPARED])

@@ -17,7 +17,7 @@ from composer_replication.coding_tools import (
 )
 from composer_replication.teacher_replay.agreement.paths import normal_path, normal_url
 from composer_replication.teacher_replay.agreement.shell.lines import Form
-from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
+from composer_replication.teacher_replay.agreement.shell.meanings import json_form, sql_form
 
 # Said to whoever watches; nothing is done otherwise because of them.
 FOR_THE_READER = word_set(
@@ -111,7 +111,8 @@ def _value(value: Any, key: str) -> object:
         return normal_url(value)
     if STATEMENT.match(value):
         return sql_form(value)
-    return scalar(value.rstrip() if key in _CONTENTS else value)
+    # White space and the order of keys say nothing in JSON, but in a file they are its text.
+    return scalar(value.rstrip()) if key in _CONTENTS else json_form(scalar(value))
 
 
 def scalar(value: Any) -> str:

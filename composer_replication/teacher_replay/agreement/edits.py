@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from composer_replication._optional import require
 from composer_replication.teacher_replay.agreement.code import same_comments, without_comments
 
-_MOST_LINES = 5_000
 _MOST_PLACES = 50
 _WORD = re.compile(r"\w")
 _FILE = re.compile(r"\*\*\* (Add|Update|Delete) File: (.+)")
@@ -68,32 +66,6 @@ def are_independent(first: Edit, second: Edit) -> bool:
     return (
         all(part and whole is not None and part not in whole for part, whole in texts) and second.old not in first.old
     )
-
-
-def single_changes(edit: Edit) -> Iterator[Edit]:
-    """The separate changes of an edit, each with the unchanged lines next to it."""
-    old, new = edit.old.split("\n"), edit.new.split("\n")
-    if edit.all_places or len(old) + len(new) > _MOST_LINES:
-        yield edit
-        return
-    distance = require("rapidfuzz.distance", "replay")
-    steps = list(distance.LCSseq.opcodes(old, new))
-    changes = [place for place, step in enumerate(steps) if step.tag != "equal"]
-    runs: list[list[int]] = []
-    for place in changes:
-        if runs and runs[-1][-1] == place - 1:
-            runs[-1].append(place)
-        else:
-            runs.append([place])
-    if len(runs) < 2:
-        yield edit
-        return
-    for run in runs:
-        before = old[steps[run[0] - 1].src_start : steps[run[0] - 1].src_end] if run[0] > 0 else []
-        after = old[steps[run[-1] + 1].src_start : steps[run[-1] + 1].src_end] if run[-1] + 1 < len(steps) else []
-        removed = old[steps[run[0]].src_start : steps[run[-1]].src_end]
-        added = new[steps[run[0]].dest_start : steps[run[-1]].dest_end]
-        yield Edit("\n".join([*before, *removed, *after]), "\n".join([*before, *added, *after]), header=edit.header)
 
 
 def _code_only(edit: Edit, path: str) -> tuple[Edit, tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -17,6 +17,38 @@ from composer_replication.teacher_replay.agreement.comparison import Comparison,
 COMPARER = on_texts(ActionComparer())
 
 
+TODO = call("TodoWrite", todos=[{"content": "write the tests", "status": "pending", "activeForm": "Writing"}])
+PIECES = st.sampled_from(
+    [
+        *("[TOOL_USE] name=Bash input=", "[TOOL_USE] name=Edit input=", "[TOOL_USE] name=apply_patch input=", "\n"),
+        *(" ", '{"command": "', '"}', '{"file_path": "a.py", "old_string": "', '", "new_string": "'),
+        *("*** Begin Patch\n", "*** Update File: a.py\n", "*** End Patch", "@@ x\n", "-a\n", "+b\n"),
+        *("cat <<'EOF'\\n", "EOF", "$(", ")", "`", "'", '\\"', "\\\\", "|", "&&", "||", ";", "&"),
+        *("for f in a b; do ", "; done", "if true; then ", "; fi", "{", "}", "{a,b}", "(", "[", "]", "<", ">"),
+        *("2>&1", "*", "~", "#", "$x", "${x}", "x=1", "cd ", "find . -name ", "-exec ", "grep -e ", "sed -n '1,5p' "),
+        *("sed -i s/a/b/ ", "git ", "python -c ", "-", "--", "-n", "--x=", "1", "-5", "\x00", "\\ud800", "é", "`a`"),
+        *("```", "**", "since ", "so ", "not ", "1,000", "12%", "?", "could you ", "npx ", "xargs ", "tar ", "kill "),
+    ]
+)
+ODD_VALUES = st.sampled_from(
+    [
+        *(None, True, 0, -1, 1.5, 10**20, "", "a", "1", "true", "[1, 2]", "a\nb", "\0", "\ud800", [], [1], [None], {}),
+        *({"a": [None]}, ["ls", "-l"], [["x"]], [{"old_string": "x"}], [{"old_string": "x", "new_string": 1}], [5, -1]),
+        *({"command": ["ls"]}, {"command": None}, [{"content": "x", "status": []}], {"": {"": ""}}),
+    ]
+)
+KEYS = st.sampled_from(
+    [
+        *("command", "cmd", "file_path", "path", "old_string", "new_string", "edits", "pattern", "offset", "limit"),
+        *("view_range", "glob", "content", "code", "input", "todos", "url", "prompt", "query", "replacement_text"),
+        *("start_line", "end_line", "action", "-A", "type"),
+    ]
+)
+TOOLS = st.sampled_from(
+    ["Bash", "shell", "Read", "Edit", "MultiEdit", "Write", "Grep", "Glob", "TodoWrite", "WebFetch", "edit", "f"]
+)
+
+
 def edit(path: str, old: str, new: str, **more: Any) -> str:
     return call("Edit", file_path=path, old_string=old, new_string=new, **more)
 
@@ -41,7 +73,6 @@ def write(path: str, content: str) -> str:
     return call("Write", file_path=path, content=content)
 
 
-TODO = call("TodoWrite", todos=[{"content": "write the tests", "status": "pending", "activeForm": "Writing"}])
 SAME = {
     "prose beside a call": (
         f"Let me look.\n{read('a')}",
@@ -126,7 +157,8 @@ SAME = {
         ),
         f"{edit('a', 'p', 'q')}\n{edit('a', 'x', 'y')}",
     ),
-    "two changes in one": (edit("a", "x\nm\np", "y\nm\nq"), f"{edit('a', 'x', 'y')}\n{edit('a', 'p', 'q')}"),
+    "JSON in a text": (call("f", body_json='{"a": 1, "b": [2]}'), call("f", body_json='{"b":[2],\n "a":1}')),
+    "what hardly fails": (bash("mkdir -p a; cp b a"), bash("mkdir -p a && cp b a  # a copy")),
     "shell tools": (
         call("shell", command=["bash", "-lc", "ls -l a"]),
         call("exec_command", cmd="ls -l ./a", yield_time_ms=5),
@@ -193,6 +225,9 @@ SAME = {
     ),
 }
 DIFFERENT = {
+    "other JSON in a text": (call("f", body_json='{"a": 1}'), call("f", body_json='{"a": "1"}')),
+    "a JSON file laid out anew": (write("a.json", '{"a":1}'), write("a.json", '{"a": 1}')),
+    "what may fail": (bash("mkdir a; cp b a"), bash("mkdir a && cp b a")),
     "said and done": ("I'll read `a`.", read("a")),
     "another tool": (call("open", a=1), call("close", a=1)),
     "another argument": (call("f", a=1), call("f", a=2)),
@@ -363,89 +398,6 @@ def test_importing_the_package_does_not_load_rapidfuzz() -> None:
 
 # Whatever a model writes.
 
-PIECES = st.sampled_from(
-    [
-        "[TOOL_USE] name=Bash input=",
-        "[TOOL_USE] name=Edit input=",
-        "[TOOL_USE] name=apply_patch input=",
-        "\n",
-        " ",
-        '{"command": "',
-        '"}',
-        '{"file_path": "a.py", "old_string": "',
-        '", "new_string": "',
-        "*** Begin Patch\n",
-        "*** Update File: a.py\n",
-        "*** End Patch",
-        "@@ x\n",
-        "-a\n",
-        "+b\n",
-        "cat <<'EOF'\\n",
-        "EOF",
-        "$(",
-        ")",
-        "`",
-        "'",
-        '\\"',
-        "\\\\",
-        "|",
-        "&&",
-        "||",
-        ";",
-        "&",
-        "for f in a b; do ",
-        "; done",
-        "if true; then ",
-        "; fi",
-        "{",
-        "}",
-        "{a,b}",
-        "(",
-        "[",
-        "]",
-        "<",
-        ">",
-        "2>&1",
-        "*",
-        "~",
-        "#",
-        "$x",
-        "${x}",
-        "x=1",
-        "cd ",
-        "find . -name ",
-        "-exec ",
-        "grep -e ",
-        "sed -n '1,5p' ",
-        "sed -i s/a/b/ ",
-        "git ",
-        "python -c ",
-        "-",
-        "--",
-        "-n",
-        "--x=",
-        "1",
-        "-5",
-        "\x00",
-        "\\ud800",
-        "é",
-        "`a`",
-        "```",
-        "**",
-        "since ",
-        "so ",
-        "not ",
-        "1,000",
-        "12%",
-        "?",
-        "could you ",
-        "npx ",
-        "xargs ",
-        "tar ",
-        "kill ",
-    ]
-)
-
 
 @settings(max_examples=300)
 @given(st.lists(PIECES, max_size=12).map("".join), st.lists(PIECES, max_size=12).map("".join))
@@ -462,47 +414,6 @@ def test_any_command_and_any_arguments_can_be_compared(text: str) -> None:
     for first in (bash(text), call("Edit", file_path=text, old_string=text, new_string="x"), grep(text), text):
         for second in (bash(f"{text} "), call("Glob", pattern=text), call("f", query=text, path=text), f"{text}."):
             assert COMPARER(first, second) == COMPARER(second, first)
-
-
-ODD_VALUES = st.sampled_from(
-    [
-        *(None, True, 0, -1, 1.5, 10**20, "", "a", "1", "true", "[1, 2]", "a\nb", "\0", "\ud800", [], [1], [None], {}),
-        *({"a": [None]}, ["ls", "-l"], [["x"]], [{"old_string": "x"}], [{"old_string": "x", "new_string": 1}], [5, -1]),
-        *({"command": ["ls"]}, {"command": None}, [{"content": "x", "status": []}], {"": {"": ""}}),
-    ]
-)
-KEYS = st.sampled_from(
-    [
-        "command",
-        "cmd",
-        "file_path",
-        "path",
-        "old_string",
-        "new_string",
-        "edits",
-        "pattern",
-        "offset",
-        "limit",
-        "view_range",
-        "glob",
-        "content",
-        "code",
-        "input",
-        "todos",
-        "url",
-        "prompt",
-        "query",
-        "replacement_text",
-        "start_line",
-        "end_line",
-        "action",
-        "-A",
-        "type",
-    ]
-)
-TOOLS = st.sampled_from(
-    ["Bash", "shell", "Read", "Edit", "MultiEdit", "Write", "Grep", "Glob", "TodoWrite", "WebFetch", "edit", "f"]
-)
 
 
 @settings(max_examples=300)

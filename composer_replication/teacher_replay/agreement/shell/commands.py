@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-_TABLE = """
+TABLE = """
 # Files.
 cat, less, more, bat: reads bound each
   shown -n/--number -b -A -v -e -E -s -R -N -F -X -S -p/--plain
@@ -297,7 +297,7 @@ UNKNOWN = Command(is_known=False)
 def commands() -> dict[str, Command]:
     """Every known command, by its name."""
     entries: list[tuple[str, list[str]]] = []
-    for line in _TABLE.splitlines():
+    for line in TABLE.splitlines():
         if line.startswith(" "):
             entries[-1][1].extend(line.split())
         elif line and not line.startswith("#"):

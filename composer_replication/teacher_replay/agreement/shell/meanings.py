@@ -94,7 +94,7 @@ def usual_line(line: Line) -> Line:
     if line.name.startswith("git "):
         shown = [value for value in line.values("-c") if value.startswith(("color.", "core.pager", "advice."))]
         line = replace(line, options=tuple(one for one in line.options if one[0] != "-c" or one[1] not in shown))
-    rule = _RULES.get(line.name) or _RULES.get(line.name.partition(" ")[0])
+    rule = RULES.get(line.name) or RULES.get(line.name.partition(" ")[0])
     return line if rule is None else rule(line)
 
 
@@ -172,7 +172,7 @@ def _curl(line: Line) -> Line:
     options = []
     for name, value in line.without("-X").options:
         if name in _SENDS:
-            value = _json_form(value)
+            value = json_form(value)
         elif name == "-H":
             header, colon, content = value.partition(":")
             value = f"{header.lower()}{colon}{content.strip()}"
@@ -187,13 +187,6 @@ def _curl(line: Line) -> Line:
     headers = sorted(option for option in options if option[0] == "-H")
     others = [option for option in options if option[0] != "-H"]
     return replace(line, options=_by_name([*headers, *others]), operands=operands)
-
-
-def _json_form(text: str) -> str:
-    try:
-        return json.dumps(json.loads(text), sort_keys=True) if text.lstrip().startswith(("{", "[")) else text
-    except (ValueError, RecursionError):
-        return text
 
 
 def _tar(line: Line) -> Line:
@@ -251,7 +244,7 @@ def _cargo(line: Line) -> Line:
     return replace(line, operands=tuple(word for word in line.operands if word != "--nocapture"))
 
 
-def _version(line: Line) -> Line:
+def version_form(line: Line) -> Line:
     """The program's version, however it is asked for."""
     asked = (line.options, line.operands)
     if asked in (((("-V", ""),), ()), ((("--version", ""),), ()), ((("-v", ""),), ()), ((("-version", ""),), ())):
@@ -269,7 +262,7 @@ def _kubectl(line: Line) -> Line:
 
 def _docker(line: Line) -> Line:
     """Variables, volumes and ports in any order."""
-    return _version(replace(line, options=tuple(sorted(line.options))))
+    return version_form(replace(line, options=tuple(sorted(line.options))))
 
 
 def _make(line: Line) -> Line:
@@ -313,7 +306,7 @@ def _identity(line: Line) -> Line:
     return replace(line, name="whoami", options=()) if line.options == (("-nu", ""),) else line
 
 
-_RULES: dict[str, Callable[[Line], Line]] = {
+RULES: dict[str, Callable[[Line], Line]] = {
     "git log": _git_revisions,
     "git diff": _git_revisions,
     "git show": _git_revisions,
@@ -332,7 +325,7 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "sqlite3": _sql,
     "go": _go,
     "cargo test": _cargo,
-    **dict.fromkeys(_TELL_THEIR_VERSION, _version),
+    **dict.fromkeys(_TELL_THEIR_VERSION, version_form),
     "docker": _docker,
     "ps": _ps,
     "make": _make,
@@ -353,3 +346,11 @@ def sql_form(statement: str) -> str:
         for place, part in enumerate(parts)
     ]
     return "".join(plain).strip()
+
+
+def json_form(text: str) -> str:
+    """A JSON object or list with its keys in order and no white space that says nothing; any other text as it is."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True) if text.lstrip().startswith(("{", "[")) else text
+    except (ValueError, RecursionError):
+        return text

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from composer_replication.coding_tools import word_set
 from composer_replication.shell_syntax import (
     ACTIVE,
     Command,
@@ -31,10 +32,8 @@ _DEEPEST = 5
 _MOST_ROUNDS = 20
 _PICKS = ("head", "tail", "grep", "rg", "less", "more", "wc", "sort", "cat", "nl", "column", "tee")
 # Nobody makes what follows depend on these.
-_HARDLY_FAILS = (
-    "ls", "cat", "head", "tail", "pwd", "echo", "printf", "git status", "git diff", "git log", "find", "date",
-    "git add",
-)  # fmt: skip
+_HARDLY_FAILS = word_set("ls cat head tail pwd echo printf find date whoami hostname uname uptime nproc env df free ps")
+_HARDLY_FAILS |= {"git status", "git diff", "git log", "git add"}
 # Options that say where a program runs.
 _OWN_DIRECTORY = {"git": "-C", "make": "-C", "npm": "--prefix", "yarn": "--cwd", "pnpm": "-C", "go": "-C"}
 _STATUS = re.compile(f"{ACTIVE}\\$\\{{(?:\\?|PIPESTATUS)[^}}]*\\}}")
@@ -249,11 +248,15 @@ def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
 def _decides(before: Step, step: Step) -> bool:
     """Whether it matters that a step succeeded before another one: not if it hardly ever fails, and not for
     what only reads, unless something was to be done for it."""
-    if before.raw is not None or _only_tells(before) or all(line.name in _HARDLY_FAILS for line in before.stages):
+    if before.raw is not None or _only_tells(before) or all(map(_hardly_fails, before.stages)):
         return False
     if all(map(only_reads, before.stages)):
         return step.raw is not None or not (_only_tells(step) or all(map(only_reads, step.stages)))
     return not _only_tells(step)
+
+
+def _hardly_fails(line: Line) -> bool:
+    return line.name in _HARDLY_FAILS or (line.name == "mkdir" and line.option("-p") is not None)
 
 
 def _is_harmless(pipeline: Pipeline) -> bool:

@@ -47,7 +47,7 @@ def ran(command: str, directory: str | None = None) -> list[tuple[str | None, st
         ("echo a", [(None, "echo")]),
         ("echo $x; a", [(None, "echo"), (None, "a")]),
         ("set -euo pipefail; a", [(None, "a")]),
-        ("time timeout -k 5 60 nice -n 5 stdbuf -oL env X=1 a", [(None, "a")]),
+        ("time timeout -k 5 60 nice -n 5 env X=1 a", [(None, "a")]),
         ("nohup a", [(None, "a")]),
         ("# nothing\na # here", [(None, "a")]),
     ],

@@ -1,16 +1,44 @@
-"""A judge for what looks alike."""
+"""Equality of texts, and a judge for what looks alike."""
 
 from __future__ import annotations
 
 import pytest
 from teacher_replay.actions import on_texts
 
-from composer_replication.teacher_replay.agreement.comparison import Comparison, JudgedComparer
+from composer_replication.teacher_replay.agreement.comparison import Comparison, ExactComparer, JudgedComparer
 from composer_replication.traces import Turn
+
+EXACT = on_texts(ExactComparer())
+EQUAL = [
+    ("run it", "run it"),
+    ("  run\n\tit ", "run it"),
+    ("[THINKING]\nhm\n[/THINKING]\nrun it", "run it"),
+    ("[THINKING]\none\n[/THINKING]\nrun it", "[THINKING]\nanother\n[/THINKING]\nrun it"),
+    ("[THINKING]\nhm\n[/THINKING]", ""),
+]
+OTHER = [
+    ("run it", "run them"),
+    ("runit", "run it"),
+    ("run it", "Run it"),
+    ("", "run it"),
+    ('[TOOL_USE] name=Read input={"a": 1, "b": 2}', '[TOOL_USE] name=Read input={"b": 2, "a": 1}'),
+    ("run it [THINKING]\nhm\n[/THINKING]", "run it"),
+]
+
 
 READ = '[TOOL_USE] name=Read input={"file_path": "a.py"}'
 READ_OTHER = '[TOOL_USE] name=Read input={"file_path": "b.py"}'
 WRITE = '[TOOL_USE] name=Write input={"file_path": "a.py"}'
+
+
+@pytest.mark.parametrize(("first", "second"), EQUAL)
+def test_equal_texts(first: str, second: str) -> None:
+    assert EXACT(first, second) == EXACT(second, first) == Comparison(True, 1.0)
+
+
+@pytest.mark.parametrize(("first", "second"), OTHER)
+def test_other_texts(first: str, second: str) -> None:
+    assert EXACT(first, second) == EXACT(second, first) == Comparison(False, 0.0)
 
 
 class Comparer:
