@@ -64,7 +64,10 @@ class Extra:
 
 
 EXTRAS: dict[str, Extra] = {
-    "replay": Extra("replay traces with teacher models", ("openai", "rapidfuzz", "pyarrow", "starlette", "uvicorn")),
+    "replay": Extra(
+        "replay traces with teacher models",
+        ("openai", "rapidfuzz", "snowballstemmer", "pyarrow", "starlette", "uvicorn"),
+    ),
     "replaysim": Extra("normalise preference pairs", ("data_juicer", "ray", "aiohttp", "loguru")),
     "train": Extra("train with TRL", ("trl", "peft", "accelerate", "datasets")),
     "diloco": Extra("DiLoCo outer loop over torchft", ("torchft",)),

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.comparison import ExactComparer
 from composer_replication.teacher_replay.calls import call_key
 from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gating import SequentialGate

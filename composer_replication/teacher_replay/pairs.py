@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from composer_replication.teacher_replay.agreement.comparison import Comparer
-from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.comparison import Comparer, ExactComparer
 from composer_replication.teacher_replay.agreement.votes import Tally, Verdict, check_threshold, decide
 from composer_replication.teacher_replay.answers import CallChecks
 from composer_replication.teacher_replay.gate_settings import GateSettings, PairRule, add_gate, pair_rule

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_replication.teacher_replay.agreement.judge import JudgedComparer
+from composer_replication.teacher_replay.agreement.comparison import JudgedComparer
 from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gate_settings import pair_rule
 from composer_replication.teacher_replay.pair_report import PairReport

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
+from teacher_replay.actions import labelled
 
 from composer_replication.traces import parse_action, render_action
 
-FIXTURES = Path(__file__).parent / "fixtures"
-
-
-def rows_of(half: str) -> list[dict[str, Any]]:
-    lines = (FIXTURES / f"actions_{half}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
 
 def pairs_of(half: str) -> list[frozenset[str]]:
-    return [frozenset((row["first"], row["second"])) for row in rows_of(half)]
+    return [frozenset((row["first"], row["second"])) for row in labelled(half)]
 
 
 @pytest.mark.parametrize("half", ["dev", "test"])
 def test_a_half_is_large_and_balanced(half: str) -> None:
-    rows = rows_of(half)
+    rows = labelled(half)
     same = sum(row["same"] for row in rows)
     assert len(rows) >= 150
     assert 0.45 <= same / len(rows) <= 0.55
@@ -33,7 +24,7 @@ def test_a_half_is_large_and_balanced(half: str) -> None:
 
 @pytest.mark.parametrize("half", ["dev", "test"])
 def test_rows_have_their_fields(half: str) -> None:
-    for row in rows_of(half):
+    for row in labelled(half):
         assert {key: type(value) for key, value in row.items()} == {
             "first": str,
             "second": str,
@@ -46,7 +37,7 @@ def test_rows_have_their_fields(half: str) -> None:
 
 @pytest.mark.parametrize("half", ["dev", "test"])
 def test_actions_are_as_render_action_writes_them(half: str) -> None:
-    for row in rows_of(half):
+    for row in labelled(half):
         assert row["first"] != row["second"]
         for action in (row["first"], row["second"]):
             turn = parse_action(action)
@@ -60,6 +51,6 @@ def test_no_pair_stands_twice() -> None:
 
 
 def test_the_halves_follow_one_distribution() -> None:
-    counts = [Counter((row["kind"], row["same"]) for row in rows_of(half)) for half in ("dev", "test")]
+    counts = [Counter((row["kind"], row["same"]) for row in labelled(half)) for half in ("dev", "test")]
     assert counts[0].keys() == counts[1].keys()
     assert all(abs(counts[0][stratum] - counts[1][stratum]) <= 1 for stratum in counts[0])

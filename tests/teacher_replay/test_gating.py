@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.comparison import Comparison, ExactComparer
 from composer_replication.teacher_replay.gating import Gate, SequentialGate, gate_for
 from composer_replication.teacher_replay.pairs import extract_dpo_pairs
 from composer_replication.teacher_replay.records import TeacherCallResult

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 
 from composer_replication._optional import require
 from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.agreement.deeds import Deed, same_deeds
-from composer_replication.teacher_replay.agreement.edits import single_changes
-from composer_replication.teacher_replay.agreement.patches import edit_deed
+from composer_replication.teacher_replay.agreement.effects import Effect, same_effects
 from composer_replication.teacher_replay.agreement.prose import likeness
-from composer_replication.teacher_replay.agreement.tool_deeds import call_deeds
+from composer_replication.teacher_replay.agreement.tool_effects import call_effects
 from composer_replication.traces import Turn, action_text
 
 _LONGEST_COMPARED = 4_000
@@ -42,9 +40,7 @@ class ActionComparer:
         if not one.has_calls:
             found = likeness(one.text, other.text)
             return found if found.same else Comparison(False, min(found.similarity, _NOT_QUITE))
-        alike = same_deeds(one.deeds, other.deeds)
-        if alike is None and (one.deeds != one.single_changes or other.deeds != other.single_changes):
-            alike = same_deeds(one.single_changes, other.single_changes)
+        alike = same_effects(one.effects, other.effects)
         if alike is not None:
             return Comparison(True, alike)
         # Only the beginnings are looked at, and what is not the same is not wholly alike.
@@ -68,24 +64,15 @@ class _Action:
     key: str = field(compare=False)
     has_calls: bool
     text: str
-    deeds: tuple[Deed, ...] = ()
-    single_changes: tuple[Deed, ...] = ()
+    effects: tuple[Effect, ...] = ()
     shown: str = ""
 
 
 def _understood(key: str, turn: Turn) -> _Action:
     if not turn.tool_calls:
         return _Action(key, False, turn.content)
-    deeds = [one for call in turn.tool_calls for one in call_deeds(call)]
-    singles = [part for one in deeds for part in _single_changes(one)]
+    effects = [one for call in turn.tool_calls for one in call_effects(call)]
     shown = "\n".join(
         f"{call.name} {call.raw_arguments or call.arguments}"[:_LONGEST_COMPARED] for call in turn.tool_calls
     )
-    return _Action(key, True, "", tuple(deeds), tuple(singles), shown[:_LONGEST_COMPARED])
-
-
-def _single_changes(one: Deed) -> list[Deed]:
-    if one.edit is None:
-        return [one]
-    path = str(one.local[1])
-    return [edit_deed(path, change, one.directory) for change in single_changes(one.edit)]
+    return _Action(key, True, "", tuple(effects), shown[:_LONGEST_COMPARED])

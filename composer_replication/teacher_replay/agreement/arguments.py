@@ -6,25 +6,26 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from composer_replication.coding_tools import (
+    CONTENT_KEYS,
+    DIRECTORY_KEYS,
+    PATH_KEYS,
+    PLAN_TOOLS,
+    WEB_SEARCH_TOOLS,
+    WORKING_DIRECTORY_KEYS,
+    word_set,
+)
 from composer_replication.teacher_replay.agreement.paths import normal_path, normal_url
 from composer_replication.teacher_replay.agreement.shell.lines import Form
-from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
-from composer_replication.teacher_replay.agreement.wording import words_of
+from composer_replication.teacher_replay.agreement.shell.meanings import json_form, sql_form
 
 # Said to whoever watches; nothing is done otherwise because of them.
-FOR_THE_READER = frozenset(
-    words_of(
-        "description explanation justification thought thoughts reasoning security_risk activeForm "
-        "active_form timeout timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary"
-    )
+FOR_THE_READER = word_set(
+    "description explanation justification thought thoughts reasoning security_risk activeForm "
+    "active_form timeout timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary"
 )
-_PATHS = frozenset(
-    words_of(
-        "path paths file_path filepath file filename file_name notebook_path dir dir_path directory workdir "
-        "cwd target_file relative_path absolute_path folder"
-    )
-)
-_PROSE = frozenset(words_of("prompt message question instructions summary body comment reason task plan"))
+_PATHS = frozenset((*PATH_KEYS, *DIRECTORY_KEYS, *WORKING_DIRECTORY_KEYS, "paths"))
+_PROSE = word_set("prompt message question instructions summary body comment reason task plan")
 STATEMENT = re.compile(
     r"\s*(?:select|explain|pragma|with\s+\w+\s+as|insert\s+into|update\s+\S+\s+set|delete\s+from|alter\s+table"
     r"|(?:create|drop)\s+(?:unique\s+)?(?:table|index|view|database|schema))\s",
@@ -34,7 +35,7 @@ _TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_|update|create|
 # Whatever they run ends by itself, and the time it is given is a precaution.
 _RUNS = ("command", "cmd", "code", "url")
 # Texts of files, whose closing newline is put in or left out as it happens.
-_CONTENTS = frozenset(words_of("content contents file_text new_string new_str new_source code"))
+_CONTENTS = frozenset((*CONTENT_KEYS, "new_string", "new_str", "new_source", "code"))
 _URL = re.compile(r"https?://\S+")
 # What goes without saying, by tool (in lower case).
 _DEFAULTS: dict[str, dict[str, str]] = {
@@ -46,7 +47,6 @@ _DEFAULTS: dict[str, dict[str, str]] = {
     "search_dir": {"dir": ".", "dir_path": "."},
     "find_file": {"dir": ".", "dir_path": "."},
 }
-SEARCH_TOOLS = frozenset(words_of("websearch web_search tool_search toolsearch google_web_search search_web"))
 
 
 def argument_forms(tool: str, arguments: Mapping[str, Any]) -> tuple[Form, tuple[str, ...]]:
@@ -60,7 +60,7 @@ def argument_forms(tool: str, arguments: Mapping[str, Any]) -> tuple[Form, tuple
         if isinstance(value, str) and _is_prose(key, value, name):
             form.append((key, "prose"))
             prose.append(value)
-        elif name in ("todowrite", "update_plan") and isinstance(value, list):
+        elif name in PLAN_TOOLS and isinstance(value, list):
             form.append((key, tuple(_tasks(value, prose))))
         else:
             found = _value(value, "content" if key == "text" and _PATHS & arguments.keys() else key)
@@ -82,7 +82,7 @@ def _is_for_the_reader(key: str, tool: str, arguments: Mapping[str, Any]) -> boo
 
 def _is_prose(key: str, value: str, tool: str) -> bool:
     if key == "query":
-        return tool in SEARCH_TOOLS
+        return tool in WEB_SEARCH_TOOLS
     return key in _PROSE or key == "description"
 
 
@@ -111,7 +111,8 @@ def _value(value: Any, key: str) -> object:
         return normal_url(value)
     if STATEMENT.match(value):
         return sql_form(value)
-    return scalar(value.rstrip() if key in _CONTENTS else value)
+    # White space and the order of keys say nothing in JSON, but in a file they are its text.
+    return scalar(value.rstrip()) if key in _CONTENTS else json_form(scalar(value))
 
 
 def scalar(value: Any) -> str:

@@ -7,24 +7,20 @@ import posixpath
 import re
 from functools import lru_cache
 
+from composer_replication.coding_tools import DIRECTORY_KEYS, PATH_KEYS, word_set
 from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.prose import likeness
-from composer_replication.teacher_replay.agreement.wording import words_of
 
-_HASH = frozenset(
-    words_of(
-        "py pyi sh bash zsh rb yml yaml toml cfg ini mk r pl conf tf dockerfile makefile ex exs jl nim cr ps1 "
-        "graphql dockerignore editorconfig"
-    )
+_HASH = word_set(
+    "py pyi sh bash zsh rb yml yaml toml cfg ini mk r pl conf tf dockerfile makefile ex exs jl nim cr ps1 "
+    "graphql dockerignore editorconfig"
 )
 # Behind a value, a hash belongs to it.
-_HASH_LINES = frozenset(words_of("cfg ini conf dockerfile dockerignore editorconfig"))
-_SLASH = frozenset(
-    words_of("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue")
-)
+_HASH_LINES = word_set("cfg ini conf dockerfile dockerignore editorconfig")
+_SLASH = word_set("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue")
 # Text stands here between tags, with slashes that are its own.
-_MARKUP = frozenset(words_of("jsx tsx vue"))
-_DASH = frozenset(words_of("sql lua hs"))
+_MARKUP = word_set("jsx tsx vue")
+_DASH = word_set("sql lua hs")
 # Comments that a tool obeys.
 _DIRECTIVE = re.compile(
     r"\s*(?:#+|/{2,}|/\*+|-{2,}|<!--)\s*"
@@ -35,9 +31,9 @@ _DIRECTIVE = re.compile(
 )
 _OPENS_BODY = re.compile(r"\s*(?:(?:async\s+)?def\b|class\b|\)).*:")
 _BLANK_OR_COMMENT = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*")
-_EITHER_QUOTE = frozenset(words_of("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml rb php html lua r sh bash"))
+_EITHER_QUOTE = word_set("py pyi js jsx mjs cjs ts tsx vue css scss yml yaml toml rb php html lua r sh bash")
 # A single quote opens a string here only around one character.
-_CHARACTERS = frozenset(words_of("rs go c h cc cpp hpp java kt cs swift scala"))
+_CHARACTERS = word_set("rs go c h cc cpp hpp java kt cs swift scala")
 _STRING = r'"""(?:.|\n)*?"""|\'\'\'(?:.|\n)*?\'\'\'|"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`'
 _QUOTED = r"'(?:\\.|[^'\\\n])*'"
 _CHARACTER = r"'(?:\\.|[^'\\\n])'"
@@ -58,7 +54,6 @@ _SIGNATURES = {
     "append_file": ("file_name", "content"),
 }
 
-_PATH_ARGUMENTS = ("path", "file_name", "filename", "dir_path", "file_path")
 _DEFAULTS: dict[str, object] = {"line_number": 1, "context_lines": 100, "dir_path": "."}
 
 
@@ -198,7 +193,11 @@ def _name_arguments(call: ast.Call) -> None:
         call.args = []
         for keyword in call.keywords:
             value = keyword.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str) and keyword.arg in _PATH_ARGUMENTS:
+            if (
+                isinstance(value, ast.Constant)
+                and isinstance(value.value, str)
+                and keyword.arg in (*PATH_KEYS, *DIRECTORY_KEYS)
+            ):
                 keyword.value = ast.Constant(normal_path(value.value))
         call.keywords = [
             keyword

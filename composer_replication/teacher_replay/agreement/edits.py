@@ -1,17 +1,19 @@
-"""Changes of files by their effect: the same change is the same, with more or less of the text around it."""
+"""Changes of files by their effect, edits and patches: the same change, with more or less of the text around it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from composer_replication._optional import require
 from composer_replication.teacher_replay.agreement.code import same_comments, without_comments
 
-_MOST_LINES = 5_000
 _MOST_PLACES = 50
 _WORD = re.compile(r"\w")
+_FILE = re.compile(r"\*\*\* (Add|Update|Delete) File: (.+)")
+_MOVE = re.compile(r"\*\*\* Move to: (.+)")
+_UNIFIED_FILE = re.compile(r"\+\+\+ (?:b/)?(\S+)")
+_HUNK = re.compile(r"@@(?: -\d+(?:,\d+)? \+\d+(?:,\d+)? @@)?(.*)")
 
 
 @dataclass(frozen=True)
@@ -64,32 +66,6 @@ def are_independent(first: Edit, second: Edit) -> bool:
     return (
         all(part and whole is not None and part not in whole for part, whole in texts) and second.old not in first.old
     )
-
-
-def single_changes(edit: Edit) -> Iterator[Edit]:
-    """The separate changes of an edit, each with the unchanged lines next to it."""
-    old, new = edit.old.split("\n"), edit.new.split("\n")
-    if edit.all_places or len(old) + len(new) > _MOST_LINES:
-        yield edit
-        return
-    distance = require("rapidfuzz.distance", "replay")
-    steps = list(distance.LCSseq.opcodes(old, new))
-    changes = [place for place, step in enumerate(steps) if step.tag != "equal"]
-    runs: list[list[int]] = []
-    for place in changes:
-        if runs and runs[-1][-1] == place - 1:
-            runs[-1].append(place)
-        else:
-            runs.append([place])
-    if len(runs) < 2:
-        yield edit
-        return
-    for run in runs:
-        before = old[steps[run[0] - 1].src_start : steps[run[0] - 1].src_end] if run[0] > 0 else []
-        after = old[steps[run[-1] + 1].src_start : steps[run[-1] + 1].src_end] if run[-1] + 1 < len(steps) else []
-        removed = old[steps[run[0]].src_start : steps[run[-1]].src_end]
-        added = new[steps[run[0]].dest_start : steps[run[-1]].dest_end]
-        yield Edit("\n".join([*before, *removed, *after]), "\n".join([*before, *added, *after]), header=edit.header)
 
 
 def _code_only(edit: Edit, path: str) -> tuple[Edit, tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -177,3 +153,89 @@ def _contains(large: Edit, small: Edit) -> bool:
             return True
         place = large.old.find(small.old, place + 1)
     return False
+
+
+def is_patch(text: str) -> bool:
+    """Whether a text is a patch of a kind that is understood."""
+    stripped = text.strip()
+    return (stripped.startswith("*** Begin Patch") and stripped.endswith("*** End Patch")) or (
+        stripped.startswith(("--- ", "diff --git ")) and "\n+++ " in stripped and "\n@@" in stripped
+    )
+
+
+def patch_changes(text: str) -> Iterator[tuple[str, str, str | Edit]]:
+    """What a patch does to each file: (kind, path, what).
+
+    The kinds: "edit" with an `Edit`, "write" with the content, "move" with the new path, "delete" and "patch" with "";
+    "patch" is a part that is not understood, and its path is its text.
+    """
+    lines = text.strip().split("\n")
+    if lines[0].startswith("***"):
+        for section in _sections(lines[1:-1]):
+            yield from _section_changes(section)
+    else:
+        for path, body in _unified(lines):
+            yield from (("edit", path, edit) for edit in _edits(body))
+
+
+def _sections(lines: Sequence[str]) -> Iterator[list[str]]:
+    section: list[str] = []
+    for line in lines:
+        if _FILE.match(line) and section:
+            yield section
+            section = []
+        section.append(line)
+    if section:
+        yield section
+
+
+def _section_changes(section: list[str]) -> Iterator[tuple[str, str, str | Edit]]:
+    found = _FILE.match(section[0])
+    if found is None:
+        yield "patch", "\n".join(line.rstrip() for line in section), ""
+        return
+    kind, path, body = found[1], found[2].strip(), section[1:]
+    if kind == "Add":
+        yield "write", path, "\n".join(line[1:] for line in body if line.startswith("+"))
+    elif kind == "Delete":
+        yield "delete", path, ""
+    else:
+        yield from (("edit", path, edit) for edit in _edits(body))
+        yield from (("move", path, moved[1].strip()) for line in body if (moved := _MOVE.match(line)) is not None)
+
+
+def _unified(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    path, body = "", list[str]()
+    for line in lines:
+        if (found := _UNIFIED_FILE.match(line)) is not None:
+            path, body = found[1], []
+        elif line.startswith(("--- ", "diff --git ")):
+            if path:
+                yield path, body
+            path, body = "", []
+        elif path:
+            body.append(line)
+    if path:
+        yield path, body
+
+
+def _edits(body: Sequence[str]) -> Iterator[Edit]:
+    hunks: list[tuple[str | None, list[str]]] = []
+    for line in body:
+        if line.startswith("***"):
+            continue
+        if (found := _HUNK.match(line)) is not None:
+            header = found[1].strip().removesuffix("@@").strip() or None
+            if hunks and not hunks[-1][1]:
+                # A header right after another looks inside it.
+                header = "\n".join(one for one in (hunks.pop()[0], header) if one) or None
+            hunks.append((header, []))
+        else:
+            if not hunks:
+                hunks.append((None, []))
+            hunks[-1][1].append(line)
+    for header, lines in hunks:
+        old = [line[1:] for line in lines if not line.startswith("+")]
+        new = [line[1:] for line in lines if not line.startswith("-")]
+        if old != new:
+            yield Edit("\n".join(old), "\n".join(new), header=header)

@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from teacher_replay.actions import bash, call, labelled, on_texts
 
 from composer_replication.teacher_replay.agreement.action import ActionComparer
-from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.agreement.comparison import Comparison, ExactComparer
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
-COMPARER = ActionComparer()
+COMPARER = on_texts(ActionComparer())
 
 
-def call(name: str, **arguments: Any) -> str:
-    return f"[TOOL_USE] name={name} input={json.dumps(arguments)}"
-
-
-def bash(command: str, **more: Any) -> str:
-    return call("Bash", command=command, **more)
+TODO = call("TodoWrite", todos=[{"content": "write the tests", "status": "pending", "activeForm": "Writing"}])
+PIECES = st.sampled_from(
+    [
+        *("[TOOL_USE] name=Bash input=", "[TOOL_USE] name=Edit input=", "[TOOL_USE] name=apply_patch input=", "\n"),
+        *(" ", '{"command": "', '"}', '{"file_path": "a.py", "old_string": "', '", "new_string": "'),
+        *("*** Begin Patch\n", "*** Update File: a.py\n", "*** End Patch", "@@ x\n", "-a\n", "+b\n"),
+        *("cat <<'EOF'\\n", "EOF", "$(", ")", "`", "'", '\\"', "\\\\", "|", "&&", "||", ";", "&"),
+        *("for f in a b; do ", "; done", "if true; then ", "; fi", "{", "}", "{a,b}", "(", "[", "]", "<", ">"),
+        *("2>&1", "*", "~", "#", "$x", "${x}", "x=1", "cd ", "find . -name ", "-exec ", "grep -e ", "sed -n '1,5p' "),
+        *("sed -i s/a/b/ ", "git ", "python -c ", "-", "--", "-n", "--x=", "1", "-5", "\x00", "\\ud800", "é", "`a`"),
+        *("```", "**", "since ", "so ", "not ", "1,000", "12%", "?", "could you ", "npx ", "xargs ", "tar ", "kill "),
+    ]
+)
+ODD_VALUES = st.sampled_from(
+    [
+        *(None, True, 0, -1, 1.5, 10**20, "", "a", "1", "true", "[1, 2]", "a\nb", "\0", "\ud800", [], [1], [None], {}),
+        *({"a": [None]}, ["ls", "-l"], [["x"]], [{"old_string": "x"}], [{"old_string": "x", "new_string": 1}], [5, -1]),
+        *({"command": ["ls"]}, {"command": None}, [{"content": "x", "status": []}], {"": {"": ""}}),
+    ]
+)
+KEYS = st.sampled_from(
+    [
+        *("command", "cmd", "file_path", "path", "old_string", "new_string", "edits", "pattern", "offset", "limit"),
+        *("view_range", "glob", "content", "code", "input", "todos", "url", "prompt", "query", "replacement_text"),
+        *("start_line", "end_line", "action", "-A", "type"),
+    ]
+)
+TOOLS = st.sampled_from(
+    ["Bash", "shell", "Read", "Edit", "MultiEdit", "Write", "Grep", "Glob", "TodoWrite", "WebFetch", "edit", "f"]
+)
 
 
 def edit(path: str, old: str, new: str, **more: Any) -> str:
@@ -52,11 +73,6 @@ def write(path: str, content: str) -> str:
     return call("Write", file_path=path, content=content)
 
 
-def labelled(half: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (FIXTURES / f"actions_{half}.jsonl").read_text().splitlines()]
-
-
-TODO = call("TodoWrite", todos=[{"content": "write the tests", "status": "pending", "activeForm": "Writing"}])
 SAME = {
     "prose beside a call": (
         f"Let me look.\n{read('a')}",
@@ -141,7 +157,8 @@ SAME = {
         ),
         f"{edit('a', 'p', 'q')}\n{edit('a', 'x', 'y')}",
     ),
-    "two changes in one": (edit("a", "x\nm\np", "y\nm\nq"), f"{edit('a', 'x', 'y')}\n{edit('a', 'p', 'q')}"),
+    "JSON in a text": (call("f", body_json='{"a": 1, "b": [2]}'), call("f", body_json='{"b":[2],\n "a":1}')),
+    "what hardly fails": (bash("mkdir -p a; cp b a"), bash("mkdir -p a && cp b a  # a copy")),
     "shell tools": (
         call("shell", command=["bash", "-lc", "ls -l a"]),
         call("exec_command", cmd="ls -l ./a", yield_time_ms=5),
@@ -208,6 +225,9 @@ SAME = {
     ),
 }
 DIFFERENT = {
+    "other JSON in a text": (call("f", body_json='{"a": 1}'), call("f", body_json='{"a": "1"}')),
+    "a JSON file laid out anew": (write("a.json", '{"a":1}'), write("a.json", '{"a": 1}')),
+    "what may fail": (bash("mkdir a; cp b a"), bash("mkdir a && cp b a")),
     "said and done": ("I'll read `a`.", read("a")),
     "another tool": (call("open", a=1), call("close", a=1)),
     "another argument": (call("f", a=1), call("f", a=2)),
@@ -341,7 +361,7 @@ def test_the_labelled_pairs(half: str) -> None:
 
 def test_the_labelled_pairs_need_more_than_equal_text() -> None:
     rows = [row for row in labelled("test") if row["same"]]
-    assert sum(ExactComparer()(row["first"], row["second"]).same for row in rows) < 0.1 * len(rows)
+    assert sum(on_texts(ExactComparer())(row["first"], row["second"]).same for row in rows) < 0.1 * len(rows)
 
 
 @pytest.mark.parametrize("half", ["dev", "test"])
@@ -378,89 +398,6 @@ def test_importing_the_package_does_not_load_rapidfuzz() -> None:
 
 # Whatever a model writes.
 
-PIECES = st.sampled_from(
-    [
-        "[TOOL_USE] name=Bash input=",
-        "[TOOL_USE] name=Edit input=",
-        "[TOOL_USE] name=apply_patch input=",
-        "\n",
-        " ",
-        '{"command": "',
-        '"}',
-        '{"file_path": "a.py", "old_string": "',
-        '", "new_string": "',
-        "*** Begin Patch\n",
-        "*** Update File: a.py\n",
-        "*** End Patch",
-        "@@ x\n",
-        "-a\n",
-        "+b\n",
-        "cat <<'EOF'\\n",
-        "EOF",
-        "$(",
-        ")",
-        "`",
-        "'",
-        '\\"',
-        "\\\\",
-        "|",
-        "&&",
-        "||",
-        ";",
-        "&",
-        "for f in a b; do ",
-        "; done",
-        "if true; then ",
-        "; fi",
-        "{",
-        "}",
-        "{a,b}",
-        "(",
-        "[",
-        "]",
-        "<",
-        ">",
-        "2>&1",
-        "*",
-        "~",
-        "#",
-        "$x",
-        "${x}",
-        "x=1",
-        "cd ",
-        "find . -name ",
-        "-exec ",
-        "grep -e ",
-        "sed -n '1,5p' ",
-        "sed -i s/a/b/ ",
-        "git ",
-        "python -c ",
-        "-",
-        "--",
-        "-n",
-        "--x=",
-        "1",
-        "-5",
-        "\x00",
-        "\\ud800",
-        "é",
-        "`a`",
-        "```",
-        "**",
-        "since ",
-        "so ",
-        "not ",
-        "1,000",
-        "12%",
-        "?",
-        "could you ",
-        "npx ",
-        "xargs ",
-        "tar ",
-        "kill ",
-    ]
-)
-
 
 @settings(max_examples=300)
 @given(st.lists(PIECES, max_size=12).map("".join), st.lists(PIECES, max_size=12).map("".join))
@@ -477,47 +414,6 @@ def test_any_command_and_any_arguments_can_be_compared(text: str) -> None:
     for first in (bash(text), call("Edit", file_path=text, old_string=text, new_string="x"), grep(text), text):
         for second in (bash(f"{text} "), call("Glob", pattern=text), call("f", query=text, path=text), f"{text}."):
             assert COMPARER(first, second) == COMPARER(second, first)
-
-
-ODD_VALUES = st.sampled_from(
-    [
-        *(None, True, 0, -1, 1.5, 10**20, "", "a", "1", "true", "[1, 2]", "a\nb", "\0", "\ud800", [], [1], [None], {}),
-        *({"a": [None]}, ["ls", "-l"], [["x"]], [{"old_string": "x"}], [{"old_string": "x", "new_string": 1}], [5, -1]),
-        *({"command": ["ls"]}, {"command": None}, [{"content": "x", "status": []}], {"": {"": ""}}),
-    ]
-)
-KEYS = st.sampled_from(
-    [
-        "command",
-        "cmd",
-        "file_path",
-        "path",
-        "old_string",
-        "new_string",
-        "edits",
-        "pattern",
-        "offset",
-        "limit",
-        "view_range",
-        "glob",
-        "content",
-        "code",
-        "input",
-        "todos",
-        "url",
-        "prompt",
-        "query",
-        "replacement_text",
-        "start_line",
-        "end_line",
-        "action",
-        "-A",
-        "type",
-    ]
-)
-TOOLS = st.sampled_from(
-    ["Bash", "shell", "Read", "Edit", "MultiEdit", "Write", "Grep", "Glob", "TodoWrite", "WebFetch", "edit", "f"]
-)
 
 
 @settings(max_examples=300)

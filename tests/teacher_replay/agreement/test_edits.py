@@ -1,4 +1,4 @@
-"""Edits by their effect."""
+"""Edits and patches as what they do to each file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.teacher_replay.agreement.edits import Edit, are_independent, same_edit, single_changes
+from composer_replication.teacher_replay.agreement.edits import (
+    Edit,
+    are_independent,
+    is_patch,
+    same_edit,
+)
+from composer_replication.teacher_replay.agreement.effects import patch_effects
 
 SAME = {
     "more before": (Edit("x = 1", "x = 2"), Edit("def f():\n    x = 1", "def f():\n    x = 2")),
@@ -67,6 +73,43 @@ DIFFERENT = {
 }
 
 
+LINES = st.lists(st.sampled_from(["a = 1", "b = 2", "", "c()", "    d", "}"]), max_size=5)
+PATCH = """*** Begin Patch
+*** Update File: ./a.py
+@@ def f():
+ x
+-y
++z
+@@
++first
+ p
+*** Update File: b.py
+*** Move to: c.py
+@@
+-q
++r
+*** Add File: d.py
++one
++
++two
+*** Delete File: e.py
+*** End Patch
+"""
+DIFF = """diff --git a/a.py b/a.py
+--- a/a.py
++++ b/a.py
+@@ -1,3 +1,3 @@ def f():
+ x
+-y
++z
+--- a/b.py
++++ b/b.py
+@@ -5 +5,2 @@
+ p
++q
+"""
+
+
 @pytest.mark.parametrize("case", SAME)
 def test_same(case: str) -> None:
     first, second = SAME[case]
@@ -98,19 +141,6 @@ def test_edits_that_may_change_places() -> None:
     assert not are_independent(Edit("", "x"), Edit("a", "y"))
 
 
-def test_the_separate_changes_of_an_edit() -> None:
-    changes = list(single_changes(Edit("a\nm\nn\nb\nz", "A\nm\nn\nB\nz")))
-    assert changes == [Edit("a\nm\nn", "A\nm\nn"), Edit("m\nn\nb\nz", "m\nn\nB\nz")]
-    within = list(single_changes(Edit("m\na\nn\nb", "m\nA\nn\nB")))
-    assert within == [Edit("m\na\nn", "m\nA\nn"), Edit("n\nb", "n\nB")]
-    assert list(single_changes(Edit("a\nb", "A\nb"))) == [Edit("a\nb", "A\nb")]
-    everywhere = Edit("a\nm\nb", "A\nm\nB", all_places=True)
-    assert list(single_changes(everywhere)) == [everywhere]
-
-
-LINES = st.lists(st.sampled_from(["a = 1", "b = 2", "", "c()", "    d", "}"]), max_size=5)
-
-
 @given(LINES, LINES, LINES, LINES)
 def test_context_does_not_make_another_edit(
     before: list[str], old: list[str], new: list[str], behind: list[str]
@@ -134,3 +164,49 @@ def test_the_same_edit_of_a_file_gives_the_same_file(a: list[str], b: list[str],
             "\n".join(line.rstrip() for line in file.replace(one.old, one.new).split("\n")) for one in (first, second)
         }
         assert len({result.replace("\n", "") for result in results}) == 1
+
+
+def test_an_envelope() -> None:
+    assert is_patch(PATCH)
+    found = patch_effects(PATCH)
+    assert [one.local for one in found] == [
+        ("edit", "a.py"),
+        ("edit", "a.py"),
+        ("edit", "b.py"),
+        ("move", "b.py", "c.py"),
+        ("write", "d.py"),
+        ("delete", "e.py"),
+    ]
+    assert [one.edit for one in found[:3]] == [
+        Edit("x\ny", "x\nz", header="def f():"),
+        Edit("p", "first\np"),
+        Edit("q", "r"),
+    ]
+    assert found[4].code == ("one\n\ntwo",)
+
+
+def test_headers_one_inside_the_other() -> None:
+    lines = ["*** Begin Patch", "*** Update File: a.py", "@@ class A:", "@@ def f():", "-x", "+y", "@@", "@@ def g():"]
+    found = patch_effects("\n".join([*lines, "-p", "+q", "*** End Patch"]))
+    assert [one.edit for one in found] == [
+        Edit("x", "y", header="class A:\ndef f():"),
+        Edit("p", "q", header="def g():"),
+    ]
+
+
+def test_where_it_is_applied() -> None:
+    first, *_ = patch_effects(PATCH, "/r")
+    assert (first.local, first.resolved) == (("edit", "a.py"), ("edit", "/r/a.py"))
+    assert first.touches == frozenset({"/r/a.py"})
+
+
+def test_a_unified_diff() -> None:
+    assert is_patch(DIFF)
+    found = patch_effects(DIFF)
+    assert [one.local for one in found] == [("edit", "a.py"), ("edit", "b.py")]
+    assert [one.edit for one in found] == [Edit("x\ny", "x\nz", header="def f():"), Edit("p", "p\nq")]
+
+
+def test_what_is_no_patch() -> None:
+    for text in ("", "--- a\nb", "*** Begin Patch\n*** Add File: a", "+++ a", "diff --git a b"):
+        assert not is_patch(text)

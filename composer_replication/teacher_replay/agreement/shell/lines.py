@@ -7,11 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from composer_replication.shell_syntax import ACTIVE
 from composer_replication.teacher_replay.agreement.paths import seen_from
-from composer_replication.teacher_replay.agreement.shell.meanings import usual_line
-from composer_replication.teacher_replay.agreement.shell.names import usual_words
-from composer_replication.teacher_replay.agreement.shell.table import UNKNOWN, Command, commands, subcommands
-from composer_replication.teacher_replay.agreement.shell.words import ACTIVE
+from composer_replication.teacher_replay.agreement.shell.commands import UNKNOWN, Command, commands, subcommands
+from composer_replication.teacher_replay.agreement.shell.meanings import usual_line, usual_words
 
 Form = tuple[object, ...]
 """What two commands are compared by; it can be hashed."""

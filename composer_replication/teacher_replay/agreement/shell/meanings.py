@@ -1,4 +1,4 @@
-"""Commands that say the same in other words: two names of one deed, options that imply each other, defaults."""
+"""Commands that say the same in other words: two names of one command, options that imply each other, defaults."""
 
 from __future__ import annotations
 
@@ -8,25 +8,85 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from composer_replication.teacher_replay.agreement.shell.table import UNKNOWN, commands
+from composer_replication.coding_tools import word_set
+from composer_replication.teacher_replay.agreement.shell.commands import UNKNOWN, commands
+
+_SIGNALS = {"HUP": "1", "INT": "2", "KILL": "9", "TERM": "15"}
+_SHORT_NAMES = {
+    "npm i": "npm install",
+    "npm list": "npm ls",
+    "npm un": "npm uninstall",
+    "pnpm i": "pnpm install",
+    "cargo t": "cargo test",
+    "cargo b": "cargo build",
+    "cargo c": "cargo check",
+    "docker container ls": "docker ps",
+    "docker images": "docker image ls",
+    "./gradlew": "gradle",
+    "./mvnw": "mvn",
+}
+# What npm, yarn and pnpm run by the name of the script alone.
+_NPM_SCRIPTS = {"test": "test", "t": "test", "start": "start"}
+_YARN_OWN = word_set(
+    "add audit cache config create dlx exec global import info init install link list login node outdated pack publish "
+    "remove run set unlink up upgrade version versions why workspace workspaces i rebuild prune store patch deploy "
+    "fetch env"
+)
+_LETTERS = re.compile(r"[A-Za-z]+")
+
+
+_SENDS = ("-d", "--data-binary", "-F", "--data-urlencode", "--json")
+_KUBERNETES_KINDS = {"po": "pods", "pod": "pods", "svc": "services", "deploy": "deployments", "ns": "namespaces"}
+_SUBSTITUTION = re.compile(r"s([^\w\s\\])(.*)\1([gimI0-9]*)", re.DOTALL)
+_TELL_THEIR_VERSION = (
+    "python", "node", "npm", "git", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
+)  # fmt: skip
+
+
+def usual_words(name: str, arguments: list[str]) -> tuple[str, list[str]]:
+    """A command's usual name and the arguments that go with it."""
+    if name in ("docker container", "docker image") and arguments:
+        whole = f"{name} {arguments[0]}"
+        short = f"docker {arguments[0]}" if name == "docker container" else whole
+        return _SHORT_NAMES.get(whole, short), arguments[1:]
+    program, _, sub = name.partition(" ")
+    if program in ("npm", "pnpm") and sub in _NPM_SCRIPTS:
+        return f"{program} run", [_NPM_SCRIPTS[sub], *arguments]
+    if program == "yarn" and not arguments and not sub:
+        return "yarn install", arguments
+    if program in ("yarn", "pnpm") and sub and sub not in _YARN_OWN and not sub.startswith("-"):
+        return f"{program} run", [sub, *arguments]
+    if name == "git version":
+        return "git", ["--version"]
+    if name == "npm exec":
+        return "npx", [word for word in arguments if word != "--"]
+    if name == "git checkout" and arguments[:1] == ["--"]:
+        return "git restore", arguments[1:]
+    if name == "kill":
+        return name, _kill_arguments(arguments)
+    if name in ("tar", "ps") and arguments and _LETTERS.fullmatch(arguments[0]):
+        return name, [f"-{arguments[0]}", *arguments[1:]]
+    if name == "chmod":
+        return name, [re.sub(r"^0+(?=[0-7]{3}$)", "", word) for word in arguments]
+    if name in ("command", "type") and arguments and (name == "type" or arguments[0] in ("-v", "-V")):
+        return "which", [word for word in arguments if not word.startswith("-")]
+    if name == "sed":
+        # An empty suffix for the copy, as other seds want it.
+        return name, [word for word in arguments if word]
+    return _SHORT_NAMES.get(name, name), arguments
+
+
+def _kill_arguments(arguments: list[str]) -> list[str]:
+    """Signals by number; 15 is what `kill` sends unless told."""
+    words = list(arguments)
+    if words and (found := re.fullmatch(r"-(?:SIG)?([A-Z0-9]+)", words[0])) is not None:
+        number = _SIGNALS.get(found[1], found[1])
+        words[:1] = [] if number == "15" else [f"-s{number}"]
+    return words
+
 
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.agreement.shell.lines import Line
-
-_SENDS = ("-d", "--data-binary", "-F", "--data-urlencode", "--json")
-_KUBERNETES_KINDS = {
-    "po": "pods",
-    "pod": "pods",
-    "svc": "services",
-    "service": "services",
-    "deploy": "deployments",
-    "deployment": "deployments",
-    "ns": "namespaces",
-    "node": "nodes",
-    "cm": "configmaps",
-    "ing": "ingresses",
-}
-_SUBSTITUTION = re.compile(r"s([^\w\s\\])(.*)\1([gimI0-9]*)", re.DOTALL)
 
 
 def usual_line(line: Line) -> Line:
@@ -34,7 +94,7 @@ def usual_line(line: Line) -> Line:
     if line.name.startswith("git "):
         shown = [value for value in line.values("-c") if value.startswith(("color.", "core.pager", "advice."))]
         line = replace(line, options=tuple(one for one in line.options if one[0] != "-c" or one[1] not in shown))
-    rule = _RULES.get(line.name) or _RULES.get(line.name.partition(" ")[0])
+    rule = RULES.get(line.name) or RULES.get(line.name.partition(" ")[0])
     return line if rule is None else rule(line)
 
 
@@ -47,15 +107,9 @@ def _renamed(line: Line, name: str, options: tuple[tuple[str, str], ...], operan
     return replace(line, name=name, options=options, operands=operands, command=commands().get(name, UNKNOWN))
 
 
-def _git_log(line: Line) -> Line:
-    return replace(line, operands=tuple(_revision(operand) for operand in line.operands if operand != "HEAD"))
-
-
 def _git_revisions(line: Line) -> Line:
-    operands = tuple(_revision(operand) for operand in line.operands)
-    if line.name == "git show" and operands == ("HEAD",):
-        operands = ()
-    return replace(line, operands=operands)
+    operands = tuple(map(_revision, line.operands))
+    return replace(line, operands=() if operands == ("HEAD",) and line.name != "git diff" else operands)
 
 
 def _revision(operand: str) -> str:
@@ -117,10 +171,8 @@ def _curl(line: Line) -> Line:
     """A request with its method only where it is not implied, and its data and headers in one spelling."""
     options = []
     for name, value in line.without("-X").options:
-        if name == "--data-raw" and not value.startswith("@"):
-            name = "-d"
         if name in _SENDS:
-            value = _json_form(value)
+            value = json_form(value)
         elif name == "-H":
             header, colon, content = value.partition(":")
             value = f"{header.lower()}{colon}{content.strip()}"
@@ -135,13 +187,6 @@ def _curl(line: Line) -> Line:
     headers = sorted(option for option in options if option[0] == "-H")
     others = [option for option in options if option[0] != "-H"]
     return replace(line, options=_by_name([*headers, *others]), operands=operands)
-
-
-def _json_form(text: str) -> str:
-    try:
-        return json.dumps(json.loads(text), sort_keys=True) if text.lstrip().startswith(("{", "[")) else text
-    except (ValueError, RecursionError):
-        return text
 
 
 def _tar(line: Line) -> Line:
@@ -199,7 +244,7 @@ def _cargo(line: Line) -> Line:
     return replace(line, operands=tuple(word for word in line.operands if word != "--nocapture"))
 
 
-def _version(line: Line) -> Line:
+def version_form(line: Line) -> Line:
     """The program's version, however it is asked for."""
     asked = (line.options, line.operands)
     if asked in (((("-V", ""),), ()), ((("--version", ""),), ()), ((("-v", ""),), ()), ((("-version", ""),), ())):
@@ -217,7 +262,7 @@ def _kubectl(line: Line) -> Line:
 
 def _docker(line: Line) -> Line:
     """Variables, volumes and ports in any order."""
-    return _version(replace(line, options=tuple(sorted(line.options))))
+    return version_form(replace(line, options=tuple(sorted(line.options))))
 
 
 def _make(line: Line) -> Line:
@@ -261,11 +306,8 @@ def _identity(line: Line) -> Line:
     return replace(line, name="whoami", options=()) if line.options == (("-nu", ""),) else line
 
 
-_TELL_THEIR_VERSION = (
-    "python", "node", "npm", "git", "php", "yarn", "ruby", "pnpm", "deno", "bun", "java", "rustc", "cargo",
-)  # fmt: skip
-_RULES: dict[str, Callable[[Line], Line]] = {
-    "git log": _git_log,
+RULES: dict[str, Callable[[Line], Line]] = {
+    "git log": _git_revisions,
     "git diff": _git_revisions,
     "git show": _git_revisions,
     "git branch": _git_branch,
@@ -278,14 +320,12 @@ _RULES: dict[str, Callable[[Line], Line]] = {
     "tar": _tar,
     "sed": _sed,
     "awk": _awk,
-    "gawk": _awk,
     "systemctl": _systemctl,
     "psql": _sql,
     "sqlite3": _sql,
-    "mysql": _sql,
     "go": _go,
     "cargo test": _cargo,
-    **dict.fromkeys(_TELL_THEIR_VERSION, _version),
+    **dict.fromkeys(_TELL_THEIR_VERSION, version_form),
     "docker": _docker,
     "ps": _ps,
     "make": _make,
@@ -306,3 +346,11 @@ def sql_form(statement: str) -> str:
         for place, part in enumerate(parts)
     ]
     return "".join(plain).strip()
+
+
+def json_form(text: str) -> str:
+    """A JSON object or list with its keys in order and no white space that says nothing; any other text as it is."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True) if text.lstrip().startswith(("{", "[")) else text
+    except (ValueError, RecursionError):
+        return text

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from composer_replication.coding_tools import word_set
+from composer_replication.shell_syntax import globs_as_text
 from composer_replication.teacher_replay.agreement.paths import normal_path, seen_from
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, read_line
-from composer_replication.teacher_replay.agreement.shell.words import ACTIVE, globs_as_text
-from composer_replication.teacher_replay.agreement.wording import words_of
 
 FILE_TYPES = {
     "py": "*.py", "python": "*.py", "rust": "*.rs", "rs": "*.rs", "js": "*.js", "javascript": "*.js", "ts": "*.ts",
@@ -19,8 +19,8 @@ FILE_TYPES = {
     "kotlin": "*.kt", "scala": "*.scala", "vue": "*.vue", "lua": "*.lua", "elixir": "*.ex", "cs": "*.cs",
 }  # fmt: skip
 _MODES = {"-l": "files", "-c": "count", "-L": "files without", "-q": "whether"}
-_UNDERSTOOD = frozenset(
-    words_of("-r -i -w -x -v -E -F -P -G -o -e -A -B -C -S -m -U -g -t --include --exclude --exclude-dir")
+_UNDERSTOOD = word_set(
+    "-r -i -w -x -v -E -F -P -G -o -e -A -B -C -S -m -U -g -t --include --exclude --exclude-dir"
 ) | set(_MODES)
 _NEEDLESS_ESCAPE = re.compile(r"\\([\"'/:=,@#%&!~_ `;])")
 _META = re.compile(r"([.\[\]()*+?{}|^$\\])")
@@ -170,9 +170,8 @@ def find_form(line: Line, directory: str | None) -> Form:
     paths, words = _paths_and_tests(line)
     named = _names(words)
     if named is not None:
-        names, is_deep, flags = named
-        below = "**/" if is_deep else ""
-        globs = {glob for path in paths for name in names for glob in _file_globs(f"{below}{name}", path, directory)}
+        names, flags = named
+        globs = {glob for path in paths for name in names for glob in _file_globs(f"**/{name}", path, directory)}
         return ("files", tuple(sorted(globs)), flags)
     seen = tuple(sorted(seen_from(directory, path) for path in paths))
     units: list[tuple[str, ...]] = []
@@ -201,7 +200,7 @@ def searched_in_found(find: Line, search: Line | None = None) -> Line | None:
         search, words = read_line(command[:-2]), words[:place]
     named = _names(words)
     takes = 0 if search is not None and search.values("-e") else 1
-    if search is None or search.name != "grep" or named is None or named[1:] != (True, ()):
+    if search is None or search.name != "grep" or named is None or named[1] != ():
         return None
     if len(search.operands) != takes:
         return None
@@ -217,12 +216,11 @@ def _paths_and_tests(line: Line) -> tuple[list[str], list[str]]:
     return paths or ["."], words
 
 
-def _names(words: Sequence[str]) -> tuple[list[str], bool, tuple[str, ...]] | None:
-    """The names that a `find` looks for, whether at every depth, and how; None if it tests anything else."""
+def _names(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]] | None:
+    """The names that a `find` looks for, and how; None if it tests anything else."""
     names: list[str] = []
     flags: set[str] = set()
     alternatives = 0
-    is_deep = True
     place = 0
     while place < len(words):
         test, value = words[place], words[place + 1] if place + 1 < len(words) else ""
@@ -232,32 +230,14 @@ def _names(words: Sequence[str]) -> tuple[list[str], bool, tuple[str, ...]] | No
             flags |= {"-i"} if test == "-iname" else set()
         elif test == "-type" and value in ("f", "d"):
             flags |= {"-d"} if value == "d" else set()
-        elif test == "-maxdepth" and value == "1":
-            is_deep = False
         elif test in ("-o", "-or", "(", ")", "-print"):
             alternatives += test in ("-o", "-or")
             place -= 1
         else:
             return None
     # Several names without "or" between them must all match, which is another question.
-    return (names, is_deep, tuple(sorted(flags))) if names and len(names) - 1 == alternatives else None
+    return (names, tuple(sorted(flags))) if names and len(names) - 1 == alternatives else None
 
 
 def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdigit() else 0
-
-
-def globbed_form(line: Line, directory: str | None) -> Form | None:
-    """What a command is compared by that lists files by their names: `ls *.py`, `rg --files -g '*.py'`."""
-    if line.name == "ls" and not line.options and len(line.operands) == 1 and _has_glob(line.operands[0]):
-        return files_form(globs_as_text(line.operands[0]), directory=directory)
-    globs = line.values("-g")
-    if line.name == "rg" and {name for name, _ in line.options} == {"--files", "-g"} and len(globs) == 1:
-        name = globs_as_text(globs[0])
-        below = name if "/" in name else f"**/{name}"
-        return files_form(below, (*line.operands, ".")[0], directory=directory)
-    return None
-
-
-def _has_glob(word: str) -> bool:
-    return bool(re.search(f"{ACTIVE}[*?\\[{{]", word)) and f"{ACTIVE}$" not in word

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from composer_replication.teacher_replay.agreement.shell.deeds import shell_deeds
+from composer_replication.teacher_replay.agreement.shell.effects import shell_effects
 from composer_replication.teacher_replay.agreement.shell.searches import (
     extended_pattern,
     files_form,
@@ -69,7 +69,7 @@ def test_words_and_cases() -> None:
 def test_context_counts_where_lines_are_shown() -> None:
     assert search_form("a", ["f"], before=2) != search_form("a", ["f"])
     assert search_form("a", ["f"], before=2, mode="files") == search_form("a", ["f"], mode="files")
-    (both,), (only_before,), (wider,) = map(shell_deeds, ("grep -C 2 a f", "grep -B 2 a f", "grep -C 2 -A 5 a f"))
+    (both,), (only_before,), (wider,) = map(shell_effects, ("grep -C 2 a f", "grep -B 2 a f", "grep -C 2 -A 5 a f"))
     assert (both.local[-2:], only_before.local[-2:], wider.local[-2:]) == ((2, 2), (2, 0), (2, 5))
 
 
@@ -91,8 +91,6 @@ def test_files_by_name() -> None:
     [
         ("find . -name a -o -name b", r"find . \( -name b -o -name a \)"),
         ("find a b -name x", "find b a -name x"),
-        ("find . -maxdepth 1 -name '*.py'", "ls *.py"),
-        ("find src -name '*.py'", "rg --files -g '*.py' src"),
         ("find . -iname A", "find . -type f -iname A"),
         ("find . -type f -newer x", "find . -newer x -type f -print"),
         ("find . -not -name a", "find . ! -name a"),
@@ -102,7 +100,7 @@ def test_files_by_name() -> None:
     ],
 )
 def test_the_same_search(first: str, second: str) -> None:
-    assert shell_deeds(first)[0].local == shell_deeds(second)[0].local
+    assert shell_effects(first)[0].local == shell_effects(second)[0].local
 
 
 @pytest.mark.parametrize(
@@ -126,9 +124,9 @@ def test_the_same_search(first: str, second: str) -> None:
     ],
 )
 def test_another_search(first: str, second: str) -> None:
-    assert [one.local for one in shell_deeds(first)] != [one.local for one in shell_deeds(second)]
+    assert [one.local for one in shell_effects(first)] != [one.local for one in shell_effects(second)]
 
 
 def test_smart_case() -> None:
-    assert shell_deeds("rg -S a") == shell_deeds("rg -i a")
-    assert shell_deeds("rg -S A") == shell_deeds("rg A")
+    assert shell_effects("rg -S a") == shell_effects("rg -i a")
+    assert shell_effects("rg -S A") == shell_effects("rg A")

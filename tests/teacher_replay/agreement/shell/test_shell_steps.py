@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from composer_replication.teacher_replay.agreement.shell.deeds import shell_deeds
-from composer_replication.teacher_replay.agreement.shell.steps import shell_steps
-from composer_replication.teacher_replay.agreement.shell.words import ShellSyntaxError
+from composer_replication.teacher_replay.agreement.shell.effects import shell_effects
+from composer_replication.teacher_replay.agreement.shell.steps import UnreadableCommandError, shell_steps
 
 
 def ran(command: str, directory: str | None = None) -> list[tuple[str | None, str]]:
     """Where each step runs, and the names in its pipeline; for what is no plain pipeline, the words as they are."""
     return [
-        (step.directory, " | ".join(line.name for line in step.stages) if step.raw is None else f"raw {step.raw[0]}")
+        (
+            step.directory,
+            " | ".join(line.name for line in step.stages) if step.raw is None else f"raw {step.raw[0] or step.raw[1]}",
+        )
         for step in shell_steps(command, directory)
     ]
 
@@ -39,13 +41,13 @@ def ran(command: str, directory: str | None = None) -> list[tuple[str | None, st
         ("case $x in a) b;; esac; c", [(None, "raw case"), (None, "c")]),
         ("! a", [(None, "raw !")]),
         ("f() { a; }; b", [(None, "raw f"), (None, "b")]),
-        ("a || b", [(None, "raw ('||', 'a')")]),
+        ("a || b", [(None, "raw a")]),
         ("a || true", [(None, "a")]),
         ("echo start; a; echo \"done $?\"", [(None, "a")]),
         ("echo a", [(None, "echo")]),
         ("echo $x; a", [(None, "echo"), (None, "a")]),
         ("set -euo pipefail; a", [(None, "a")]),
-        ("time timeout -k 5 60 nice -n 5 stdbuf -oL env X=1 a", [(None, "a")]),
+        ("time timeout -k 5 60 nice -n 5 env X=1 a", [(None, "a")]),
         ("nohup a", [(None, "a")]),
         ("# nothing\na # here", [(None, "a")]),
     ],
@@ -92,26 +94,43 @@ def test_only_the_surroundings_change() -> None:
 
 @pytest.mark.parametrize("command", ["a | X=1", "a 'b", "bash -c 'bash -c \"'"])
 def test_what_is_no_command(command: str) -> None:
-    with pytest.raises(ShellSyntaxError):
+    with pytest.raises(UnreadableCommandError):
         shell_steps(command)
     # It is compared by its text.
-    assert shell_deeds(command) == shell_deeds(f"{command}  ")
-    assert shell_deeds(command) != shell_deeds(f"{command} x")
+    assert shell_effects(command) == shell_effects(f"{command}  ")
+    assert shell_effects(command) != shell_effects(f"{command} x")
 
 
 def test_shells_inside_each_other_come_to_an_end() -> None:
     command = "ls"
     for _ in range(4):
-        command = f"({command})"
+        command = f"( {command} )"
     assert ran(command) == [(None, "ls")]
     for _ in range(10):
-        command = f"({command})"
-    with pytest.raises(ShellSyntaxError, match="too many shells"):
+        command = f"( {command} )"
+    with pytest.raises(UnreadableCommandError, match="too many shells"):
         shell_steps(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "x={}; cat ${{x%.py}}",
+            "x={}; a || b $x",
+            "x={}; cat > f <<E\n$x\nE",
+            "x=1; x+={}; a $x",
+            "x=({}); a ${{x[@]}}",
+        ),
+        *("for f in {}; do a || b $f; done", "x={}; a > $x"),
+    ],
+)
+def test_what_a_variable_holds_counts(command: str) -> None:
+    assert shell_effects(command.format("a.py")) != shell_effects(command.format("b.py"))
 
 
 def test_loops_are_compared_by_their_words() -> None:
     one = 'for f in *.py\ndo\n  wc -l "$f"\ndone'
     other = "for f in *.py; do wc -l $f; done"
-    assert shell_deeds(one) == shell_deeds(other)
-    assert shell_deeds(one) != shell_deeds(other.replace("-l", "-w"))
+    assert shell_effects(one) == shell_effects(other)
+    assert shell_effects(one) != shell_effects(other.replace("-l", "-w"))

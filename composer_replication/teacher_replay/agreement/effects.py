@@ -1,24 +1,25 @@
-"""A deed: one thing that an action does, whichever tool or command does it; and when two of them are the same."""
+"""An effect: one thing that an action does, whichever tool or command does it; and when two of them are the same."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from composer_replication.teacher_replay.agreement.code import same_code
-from composer_replication.teacher_replay.agreement.edits import Edit, are_independent, same_edit
-from composer_replication.teacher_replay.agreement.paths import is_absolute
+from composer_replication.teacher_replay.agreement.edits import Edit, are_independent, patch_changes, same_edit
+from composer_replication.teacher_replay.agreement.paths import is_absolute, seen_from
 from composer_replication.teacher_replay.agreement.prose import likeness
 from composer_replication.teacher_replay.agreement.shell.lines import Form
 
 # Beyond this, sequences are not searched for a common order.
-_MOST_DEEDS = 300
+_MOST_EFFECTS = 300
 NOTES = frozenset({"\0notes"})
-"""What a deed touches that only writes down what is to be done: nothing else depends on it."""
+"""What an effect touches that only writes down what is to be done: nothing else depends on it."""
 
 
 @dataclass(frozen=True)
-class Deed:
+class Effect:
     """What is done, in a form to compare.
 
     `local` has paths as they were written, `resolved` has them seen from `directory` (None: not known). `is_bound`
@@ -48,13 +49,42 @@ class Deed:
     is_at_stake: bool = False
 
 
-def deed(*form: object, **fields: object) -> Deed:
-    """A deed that no directory matters for."""
-    return Deed(form, form, is_bound=True, **fields)  # type: ignore[arg-type]
+def effect(*form: object, **fields: Any) -> Effect:
+    """An effect that no directory matters for."""
+    return Effect(form, form, is_bound=True, **fields)
 
 
-def same_deed(first: Deed, second: Deed) -> float | None:
-    """How alike two deeds are that are the same (1.0, or the likeness of their texts); None if they are not."""
+def on_path(kind: str, path: str, *details: object, directory: str | None = None, **fields: Any) -> Effect:
+    """Something that is done to one file."""
+    where = seen_from(directory, path)
+    local, resolved = (kind, seen_from(None, path), *details), (kind, where, *details)
+    return Effect(local, resolved, directory, is_bound=True, path=where, touches=frozenset({where}), **fields)
+
+
+def move_effect(source: str, target: str, directory: str | None = None) -> Effect:
+    """A file moved, or given another name."""
+    seen = (seen_from(directory, source), seen_from(directory, target))
+    local = ("move", seen_from(None, source), seen_from(None, target))
+    return Effect(local, ("move", *seen), directory, is_bound=True, touches=frozenset(seen))
+
+
+def patch_effects(text: str, directory: str | None = None) -> list[Effect]:
+    """What a patch does to each file."""
+    return [_change_effect(*change, directory) for change in patch_changes(text)]
+
+
+def _change_effect(kind: str, path: str, what: str | Edit, directory: str | None) -> Effect:
+    if isinstance(what, Edit):
+        return on_path("edit", path, directory=directory, edit=what)
+    if kind == "move":
+        return move_effect(path, what, directory)
+    if kind == "patch":
+        return Effect((kind, path), (kind, path), directory)
+    return on_path(kind, path, directory=directory, code=(what,) if kind == "write" else ())
+
+
+def same_effect(first: Effect, second: Effect) -> float | None:
+    """How alike two effects are that are the same (1.0, or the likeness of their texts); None if they are not."""
     if not _same_form(first, second) or len(first.prose) != len(second.prose) or len(first.code) != len(second.code):
         return None
     if any(_differ(getattr(first, name), getattr(second, name)) for name in ("ending", "joint", "limit")):
@@ -77,7 +107,7 @@ def _differ(first: str, second: str) -> bool:
     return bool(first) and bool(second) and first != second
 
 
-def _same_form(first: Deed, second: Deed) -> bool:
+def _same_form(first: Effect, second: Effect) -> bool:
     if first.resolved == second.resolved and first.is_bound and second.is_bound:
         return True
     may_restate = not first.is_at_stake and not second.is_at_stake
@@ -90,20 +120,20 @@ def _restates(first: str | None, second: str | None) -> bool:
     return (first is None) != (second is None) and is_absolute(first or second or "")
 
 
-def same_deeds(first: Sequence[Deed], second: Sequence[Deed]) -> float | None:
-    """How alike two sequences are that come to the same; None if they do not. Independent deeds may change places.
+def same_effects(first: Sequence[Effect], second: Sequence[Effect]) -> float | None:
+    """How alike two sequences are that come to the same; None if they do not. Independent effects may change places.
 
-    Each deed of the first is looked for in the second; it may be behind others only if it is independent of them.
+    Each effect of the first is looked for in the second; it may be behind others only if it is independent of them.
     """
     if len(first) != len(second):
         return None
-    if len(first) > _MOST_DEEDS:
+    if len(first) > _MOST_EFFECTS:
         return 1.0 if first == second else None
     left = list(second)
     least = 1.0
     for one in first:
         for place, other in enumerate(left):
-            alike = same_deed(one, other)
+            alike = same_effect(one, other)
             if alike is not None:
                 least = min(least, alike)
                 del left[place]
@@ -115,7 +145,7 @@ def same_deeds(first: Sequence[Deed], second: Sequence[Deed]) -> float | None:
     return least
 
 
-def _independent(first: Deed, second: Deed) -> bool:
+def _independent(first: Effect, second: Effect) -> bool:
     if first.reads and second.reads:
         return True
     if NOTES in (first.touches, second.touches) and first.touches != second.touches:

@@ -1,4 +1,4 @@
-"""Tool calls as deeds: what the well-known tools of coding agents do, and any other call by its name and arguments."""
+"""Tool calls as effects: what the known tools of coding agents do, and any other call by its name and arguments."""
 
 from __future__ import annotations
 
@@ -7,19 +7,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from composer_replication.coding_tools import (
+    CHANGE_KEYS,
+    CODE_TOOLS,
+    COMMAND_TOOLS,
+    CONTENT_KEYS,
+    LIST_TOOLS,
+    PATH_KEYS,
+    PLAN_TOOLS,
+    READ_TOOLS,
+    TEXT_SEARCH_TOOLS,
+    WEB_SEARCH_TOOLS,
+    WORKING_DIRECTORY_KEYS,
+    WRITE_TOOLS,
+    text_of,
+)
 from composer_replication.teacher_replay.agreement.arguments import (
     FOR_THE_READER,
-    SEARCH_TOOLS,
     STATEMENT,
     argument_forms,
     scalar,
 )
 from composer_replication.teacher_replay.agreement.code import python_call, python_form
-from composer_replication.teacher_replay.agreement.deeds import NOTES, Deed, deed
-from composer_replication.teacher_replay.agreement.edits import Edit
-from composer_replication.teacher_replay.agreement.patches import edit_deed, is_patch, patch_deeds, write_deed
+from composer_replication.teacher_replay.agreement.edits import Edit, is_patch
+from composer_replication.teacher_replay.agreement.effects import NOTES, Effect, effect, on_path, patch_effects
 from composer_replication.teacher_replay.agreement.paths import normal_path
-from composer_replication.teacher_replay.agreement.shell.deeds import line_edit, shell_deeds
+from composer_replication.teacher_replay.agreement.shell.effects import line_edit, shell_effects
+from composer_replication.teacher_replay.agreement.shell.files import Lines
 from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
 from composer_replication.teacher_replay.agreement.shell.searches import (
     FILE_TYPES,
@@ -27,33 +41,21 @@ from composer_replication.teacher_replay.agreement.shell.searches import (
     files_form,
     search_form,
 )
-from composer_replication.teacher_replay.agreement.shell.views import Lines, view_form
-from composer_replication.teacher_replay.agreement.wording import words_of
 from composer_replication.traces import ToolCall
 
-_SHELL_TOOLS = frozenset(
-    words_of(
-        "bash shell shell_command execute_bash exec_command run_command run_shell_command run_terminal_cmd "
-        "local_shell terminal execute_command container.exec"
-    )
-)
-_DIRECTORY_KEYS = ("workdir", "cwd", "working_directory", "dir_path")
-_NOT_PERMISSIONS = ("command", "cmd", "action", "type", "shell", "login", *_DIRECTORY_KEYS)
-_READ_TOOLS = frozenset(words_of("read read_file readfile view view_file cat"))
-_WRITE_TOOLS = frozenset(words_of("write write_file writefile create_file"))
-_NOTEBOOKS = frozenset(words_of("execute_ipython_cell ipython python jupyter run_python"))
-_PATH_KEYS = ("file_path", "path", "absolute_path", "target_file", "filename", "file", "file_name")
-_CHANGE_KEYS = (("old_string", "new_string"), ("old_str", "new_str"), ("to_replace", "new_content"))
+# PowerShell's commands are not a shell's.
+_SHELL_TOOLS = COMMAND_TOOLS - {"powershell"}
+_NOT_PERMISSIONS = ("command", "cmd", "action", "type", "shell", "login", *WORKING_DIRECTORY_KEYS)
 # White space beside JSON's marks says nothing, in a string it is text, elsewhere it parts words.
 _JSON_BLANKS = re.compile(r'(?P<string>"(?:\\.|[^"\\])*"?)|\s*(?P<mark>[{}\[\],:])\s*|\s+', re.DOTALL)
 _BLANKS = re.compile(r'(?P<string>"(?:\\.|[^"\\])*"?)|(?P<mark>(?!))|[^\S\n]+', re.DOTALL)
 _READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?fetch|show|ls)", re.IGNORECASE)
 
 
-def call_deeds(call: ToolCall) -> list[Deed]:
+def call_effects(call: ToolCall) -> list[Effect]:
     """What a call does. Arguments that are no JSON are compared as text, but for a patch."""
     if call.raw_arguments is not None:
-        return _raw_deeds(call.name, call.raw_arguments)
+        return _raw_effects(call.name, call.raw_arguments)
     name = call.name.lower()
     arguments = {key: value for key, value in call.arguments.items() if value is not None}
     for reader in (_shell, _edit, _read, _write, _search, _file_search, _files, _notebook, _patch, _line_edit):
@@ -63,21 +65,21 @@ def call_deeds(call: ToolCall) -> list[Deed]:
     return [_any_call(name, arguments)]
 
 
-def _any_call(name: str, arguments: Mapping[str, Any]) -> Deed:
-    name = {"agent": "task"}.get(name, name)
+def _any_call(name: str, arguments: Mapping[str, Any]) -> Effect:
+    name = "task" if name == "agent" else name
     code = (source,) if isinstance(source := arguments.get("new_source"), str) else ()
     others = {key: value for key, value in arguments.items() if not code or key != "new_source"}
     form, prose = argument_forms(name, others)
-    touches = NOTES if name in ("todowrite", "update_plan") else None
-    path = _text(arguments, "notebook_path") or ""
+    touches = NOTES if name in PLAN_TOOLS else None
+    path = text_of(arguments, ("notebook_path",)) or ""
     # Sub-agents that are started together run side by side.
     reads = bool(_READS.match(name)) or name == "task"
-    return deed(
+    return effect(
         "call",
         name,
         form,
         prose=prose,
-        is_query=name in SEARCH_TOOLS,
+        is_query=name in WEB_SEARCH_TOOLS,
         code=code,
         path=path,
         reads=reads,
@@ -85,18 +87,14 @@ def _any_call(name: str, arguments: Mapping[str, Any]) -> Deed:
     )
 
 
-def _raw_deeds(name: str, text: str) -> list[Deed]:
+def _raw_effects(name: str, text: str) -> list[Effect]:
     if is_patch(text):
-        return patch_deeds(text)
+        return patch_effects(text)
     if STATEMENT.match(text):
-        return [deed("call", name.lower(), "raw", sql_form(text))]
+        return [effect("call", name.lower(), "raw", sql_form(text))]
     blanks = _JSON_BLANKS if text.lstrip().startswith(("{", "[")) else _BLANKS
     shown = blanks.sub(lambda found: found["string"] or found["mark"] or " ", text.strip())
-    return [deed("call", name.lower(), "raw", shown)]
-
-
-def _text(arguments: Mapping[str, Any], *keys: str) -> str | None:
-    return next((arguments[key] for key in keys if isinstance(arguments.get(key), str)), None)
+    return [effect("call", name.lower(), "raw", shown)]
 
 
 def _only(arguments: Mapping[str, Any], *keys: str) -> bool:
@@ -108,13 +106,13 @@ def _number(value: Any) -> int | None:
     return int(text) if re.fullmatch(r"-?\d{1,12}", text) else None
 
 
-def _shell(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
+def _shell(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     if isinstance(action := arguments.get("action"), dict):
         arguments = {**arguments, **action}
     command = arguments.get("command", arguments.get("cmd"))
     if name not in _SHELL_TOOLS or not isinstance(command, str | list):
         return None
-    directory = _text(arguments, *_DIRECTORY_KEYS)
+    directory = text_of(arguments, WORKING_DIRECTORY_KEYS)
     others = {
         key: value
         for key, value in arguments.items()
@@ -125,7 +123,7 @@ def _shell(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     if isinstance(command, list):
         command = _joined([str(word) for word in command])
     where = None if directory is None else normal_path(directory)
-    found = shell_deeds(command, where, in_background=in_background)
+    found = shell_effects(command, where, in_background=in_background)
     # Permissions, input for a running process: whatever else is said makes it another call.
     return [replace(one, local=(*one.local, form), resolved=(*one.resolved, form)) for one in found] if form else found
 
@@ -137,43 +135,46 @@ def _joined(words: list[str]) -> str:
     return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
 
 
-def _edit(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
-    path = _text(arguments, *_PATH_KEYS)
+def _edit(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
+    path = text_of(arguments, PATH_KEYS)
     if path is None:
         return None
     command = arguments.get("command")
     if isinstance(command, str) and command not in ("str_replace", "edit", "replace"):
         return None
     edits = arguments.get("edits")
-    if isinstance(edits, list) and edits and _only(arguments, *_PATH_KEYS, "edits", "command"):
+    if isinstance(edits, list) and edits and _only(arguments, *PATH_KEYS, "edits", "command"):
         changes = [_change(one) if isinstance(one, dict) else None for one in edits]
-        return None if None in changes else [edit_deed(path, change) for change in changes if change is not None]
+        return (
+            None
+            if None in changes
+            else [on_path("edit", path, edit=change) for change in changes if change is not None]
+        )
     change = _change(arguments)
-    return None if change is None else [edit_deed(path, change)]
+    return None if change is None else [on_path("edit", path, edit=change)]
 
 
 def _change(arguments: Mapping[str, Any]) -> Edit | None:
-    for old_key, new_key in _CHANGE_KEYS:
+    for old_key, new_key in CHANGE_KEYS:
         old, new = arguments.get(old_key), arguments.get(new_key, "")
         if not isinstance(old, str) or not isinstance(new, str):
             continue
-        if not _only(arguments, *_PATH_KEYS, old_key, new_key, "replace_all", "command", "expected_replacements"):
+        if not _only(arguments, *PATH_KEYS, old_key, new_key, "replace_all", "command", "expected_replacements"):
             return None
         return Edit(old, new, all_places=scalar(arguments.get("replace_all", False)) == "true")
     return None
 
 
-def _read(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
-    path = _text(arguments, *_PATH_KEYS)
-    is_view = name in _READ_TOOLS or arguments.get("command") == "view"
+def _read(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
+    path = text_of(arguments, PATH_KEYS)
+    is_view = name in READ_TOOLS or arguments.get("command") == "view"
     ranges = ("offset", "limit", "view_range", "start_line", "end_line")
-    if path is None or not is_view or not _only(arguments, *_PATH_KEYS, *ranges, "command"):
+    if path is None or not is_view or not _only(arguments, *PATH_KEYS, *ranges, "command"):
         return None
     shown = _shown_lines(arguments)
     if shown is None:
         return None
-    where = normal_path(path)
-    return [deed(*view_form(where, shown), reads=True, touches=frozenset({where}))]
+    return [on_path("view", path, shown, reads=True)]
 
 
 def _shown_lines(arguments: Mapping[str, Any]) -> Lines | None:
@@ -199,23 +200,19 @@ def _shown_lines(arguments: Mapping[str, Any]) -> Lines | None:
     return max(start, 1), stop
 
 
-def _write(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
-    path, content = _text(arguments, *_PATH_KEYS), _text(arguments, "content", "file_text", "contents", "text")
-    is_write = name in _WRITE_TOOLS or arguments.get("command") == "create"
-    keys = (*_PATH_KEYS, "content", "file_text", "contents", "text", "command")
+def _write(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
+    path, content = text_of(arguments, PATH_KEYS), text_of(arguments, (*CONTENT_KEYS, "text"))
+    is_write = name in WRITE_TOOLS or arguments.get("command") == "create"
+    keys = (*PATH_KEYS, *CONTENT_KEYS, "text", "command")
     if path is None or content is None or not is_write or not _only(arguments, *keys):
         return None
-    return [write_deed(path, content)]
+    return [on_path("write", path, code=(content,))]
 
 
-def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
-    pattern = _text(arguments, "pattern")
+def _search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
+    pattern = text_of(arguments, ("pattern",))
     keys = ("pattern", "path", "glob", "type", "output_mode", "-A", "-B", "-C", "-n", "-i", "multiline", "head_limit")
-    if (
-        name not in ("grep", "search_file_content")
-        or pattern is None
-        or not _only(arguments, *keys, "offset", "context")
-    ):
+    if name not in TEXT_SEARCH_TOOLS or pattern is None or not _only(arguments, *keys, "offset", "context"):
         return None
     around = _number(arguments.get("-C", arguments.get("context", 0))) or 0
     globs = [arguments["glob"]] if isinstance(arguments.get("glob"), str) else []
@@ -223,7 +220,7 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
         globs.append(FILE_TYPES.get(kind, f"type:{kind}"))
     modes = {"files_with_matches": "files", "content": "content", "count": "count"}
     flags = [flag for flag, key in (("-i", "-i"), ("-U", "multiline")) if scalar(arguments.get(key, False)) == "true"]
-    path = normal_path(_text(arguments, "path") or ".")
+    path = normal_path(text_of(arguments, ("path",)) or ".")
     form = search_form(
         pattern,
         [path],
@@ -235,11 +232,11 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     )
     if (skipped := scalar(arguments.get("offset", 0))) != "0":
         form = (*form, ("offset", skipped))
-    return [deed(*form, reads=True, touches=frozenset({path}))]
+    return [effect(*form, reads=True, touches=frozenset({path}))]
 
 
-def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
-    text, file = _text(arguments, "search_term"), _text(arguments, "file", "file_path")
+def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
+    text, file = text_of(arguments, ("search_term",)), text_of(arguments, ("file", "file_path"))
     if (
         name != "search_file"
         or text is None
@@ -248,53 +245,56 @@ def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
     ):
         return None
     path = normal_path(file)
-    return [deed(*search_form(extended_pattern(text, "fixed"), [path]), reads=True, touches=frozenset({path}))]
+    return [effect(*search_form(extended_pattern(text, "fixed"), [path]), reads=True, touches=frozenset({path}))]
 
 
-def _files(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
-    path = normal_path(_text(arguments, "path", "dir_path") or ".")
-    if name == "glob" and (pattern := _text(arguments, "pattern")) is not None and _only(arguments, "pattern", "path"):
-        return [deed(*files_form(pattern, path), reads=True, touches=frozenset({path}))]
-    if name == "find_file" and (file := _text(arguments, "file_name")) is not None:
-        folder = normal_path(_text(arguments, "dir", "dir_path") or ".")
+def _files(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
+    path = normal_path(text_of(arguments, ("path", "dir_path")) or ".")
+    if (
+        name == "glob"
+        and (pattern := text_of(arguments, ("pattern",))) is not None
+        and _only(arguments, "pattern", "path")
+    ):
+        return [effect(*files_form(pattern, path), reads=True, touches=frozenset({path}))]
+    if name == "find_file" and (file := text_of(arguments, ("file_name",))) is not None:
+        folder = normal_path(text_of(arguments, ("dir", "dir_path")) or ".")
         if _only(arguments, "file_name", "dir", "dir_path"):
-            return [deed(*files_form(f"**/{file}", folder), reads=True, touches=frozenset({folder}))]
-    if name in ("ls", "list_directory", "list_dir") and _only(arguments, "path", "dir_path"):
-        return [deed("ls", (), (path,), (), (), None, None, reads=True, touches=frozenset({path}))]
+            return [effect(*files_form(f"**/{file}", folder), reads=True, touches=frozenset({folder}))]
+    if name in LIST_TOOLS and _only(arguments, "path", "dir_path"):
+        return [effect("ls", (), (path,), (), (), None, None, reads=True, touches=frozenset({path}))]
     return None
 
 
-def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
-    code = _text(arguments, "code")
-    if name not in _NOTEBOOKS or code is None or not _only(arguments, "code"):
+def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
+    code = text_of(arguments, ("code",))
+    if name not in CODE_TOOLS or code is None or not _only(arguments, "code"):
         return None
     lines = [line.strip() for line in code.strip().splitlines() if line.strip()]
     if lines and lines[0] in ("%%bash", "%%sh", "%%shell"):
-        return shell_deeds(code.strip().partition("\n")[2])
+        return shell_effects(code.strip().partition("\n")[2])
     if lines and all(line.startswith(("!", "%pip ", "%cd ")) for line in lines):
-        return shell_deeds("\n".join(line[1:] for line in lines))
+        return shell_effects("\n".join(line[1:] for line in lines))
     called = python_call(code)
     if called is not None and called[0] == "edit_file_by_replace":
         change = _change(called[1])
         if change is not None and isinstance(path := called[1].get("file_name"), str):
-            return [edit_deed(path, change)]
+            return [on_path("edit", path, edit=change)]
     if called is not None and called[0] == "append_file":
         path, content = called[1].get("file_name"), called[1].get("content")
         if isinstance(path, str) and isinstance(content, str) and len(called[1]) == 2:
-            where = normal_path(path)
-            return [deed("append", where, code=(content,), path=where, touches=frozenset({where}))]
-    return [deed("notebook", python_form(code) or code.strip())]
+            return [on_path("append", path, code=(content,))]
+    return [effect("notebook", python_form(code) or code.strip())]
 
 
-def _patch(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
-    text = _text(arguments, "input", "patch", "diff")
+def _patch(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
+    text = text_of(arguments, ("input", "patch", "diff"))
     if text is None or not _only(arguments, "input", "patch", "diff") or not is_patch(text):
         return None
-    return patch_deeds(text)
+    return patch_effects(text)
 
 
-def _line_edit(name: str, arguments: Mapping[str, Any]) -> list[Deed] | None:
-    text = _text(arguments, "replacement_text")
+def _line_edit(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
+    text = text_of(arguments, ("replacement_text",))
     start, stop = _number(arguments.get("start_line")), _number(arguments.get("end_line"))
     if (
         text is None
