@@ -254,7 +254,7 @@ def _questions(traces: Iterable[TraceToReplay], asked: list[Teacher], options: R
     def is_asked(teacher: Teacher, trace: TraceToReplay) -> bool:
         return not (options.exclude_same_family and shared_family(teacher.families, trace.student_models))
 
-    return sum(len(trace.states) * sum(is_asked(teacher, trace) for teacher in asked) for trace in traces)
+    return sum(len(trace.steps) * sum(is_asked(teacher, trace) for teacher in asked) for trace in traces)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from composer_replication.teacher_replay.prices import cap_of
 from composer_replication.teacher_replay.prompts import PromptWriter
 from composer_replication.teacher_replay.redaction import new_redactor
 from composer_replication.teacher_replay.teachers import Teacher
-from composer_replication.traces import Message, TraceState
+from composer_replication.traces import Message, render_action
 
 _T = TypeVar("_T")
 
@@ -96,8 +96,7 @@ class ActionJudge:
             {"role": "system", "content": PROMPT},
             {"role": "user", "content": f"Action A:\n{one}\n\nAction B:\n{other}"},
         ]
-        state = TraceState(state_id="question", messages=question, student_action="")
-        prompt = PromptWriter([state], (), new_redactor()).prompt(question)
+        prompt = PromptWriter([question], (), new_redactor()).prompt(question)
         called = self._wait(self._caller.call(self._teacher, prompt, self._known))
         self.no_room += called.no_room
         if called.error is not None:
@@ -105,7 +104,7 @@ class ActionJudge:
             self._failed_in_a_row = _GIVE_UP_AFTER if called.hopeless else self._failed_in_a_row + 1
         elif called.answer is not None:
             self._failed_in_a_row = 0
-            return _verdict(called.answer.text)
+            return _verdict(render_action(called.answer.turn))
         return None
 
     async def _connect(self) -> tuple[TeacherClient, Caller]:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from composer_replication._optional import require
 from composer_replication.ingestion.shell_commands import SHELL_TOOL, commands_in, shell_call, with_command
 from composer_replication.teacher_replay.ledger import Answer
 from composer_replication.teacher_replay.tool_schemas import complete_tools, is_inferred
-from composer_replication.traces import ToolCall, Turn, parse_action, render_action
+from composer_replication.traces import ToolCall, Turn, render_action
 
 # As providers spell it, in lower case.
 _WHOLE = frozenset(
@@ -42,9 +44,9 @@ _CUT = frozenset(
 
 @dataclass(frozen=True)
 class Reading:
-    """An answer as an action (`render_action`), or the `problem` with it; `is_cut`: it ended at its limit of tokens."""
+    """The turn of a usable answer, or the `problem` with it; `is_cut`: it ended at its limit of tokens."""
 
-    action: str | None = None
+    turn: Turn | None = None
     problem: str | None = None
     is_cut: bool = False
 
@@ -71,12 +73,11 @@ class AnswerReader:
             )
         if finish not in _WHOLE:
             return Reading(problem=f"the endpoint broke the answer off, or kept it back ({finish[:40]})")
-        if not answer.text.strip():
+        if not render_action(answer.turn).strip():
             return Reading(problem="the answer is empty")
-        turn = parse_action(answer.text)
-        if (problem := self._checks.problem(turn)) is not None:
+        if (problem := self._checks.problem(answer.turn)) is not None:
             return Reading(problem=problem)
-        return Reading(answer.text) if self._protocol is None else _as_call(turn, self._protocol)
+        return Reading(answer.turn) if self._protocol is None else _as_call(answer.turn, self._protocol)
 
 
 def _as_call(turn: Turn, protocol: str) -> Reading:
@@ -87,9 +88,8 @@ def _as_call(turn: Turn, protocol: str) -> Reading:
         return Reading(
             problem=f"the answer has {found if commands else 'no command in the form that the prompt asks for'}"
         )
-    turn.content = with_command(turn.content, commands[0], protocol)
-    turn.tool_calls = [shell_call(commands[0], "call_0")]
-    return Reading(render_action(turn))
+    content = with_command(turn.content, commands[0], protocol)
+    return Reading(msgspec.structs.replace(turn, content=content, tool_calls=[shell_call(commands[0], "call_0")]))
 
 
 class CallChecks:

@@ -39,12 +39,12 @@ class Bill(NamedTuple):
     cost: int
 
 
-def bill(price: Price, report: UsageReport, prompt: Prompt, text: str, reserved: Reserved) -> Bill:
-    """The bill of a call that was answered with `text`."""
+def bill(price: Price, report: UsageReport, prompt: Prompt, size: int, reserved: Reserved) -> Bill:
+    """The bill of a call that was answered with an action of `size` bytes."""
     billed = 0 if report.cost_usd is None else to_nano(report.cost_usd)
     if billed > _BELIEVED * max(reserved.cost, NANO):
         billed = 0
-    priced = [(usage, price.cost(usage)) for usage in believed(report.readings, prompt, text, reserved)]
+    priced = [(usage, price.cost(usage)) for usage in believed(report.readings, prompt, size, reserved)]
     # A sum that one reading of the prompt explains is no other's. It may have been made without the thinking.
     longest = max((usage.completion for usage, _ in priced), default=0)
     near = [one for one in priced if one[0].completion == longest and abs(one[1] - billed) <= _NEAR * billed]
@@ -52,10 +52,9 @@ def bill(price: Price, report: UsageReport, prompt: Prompt, text: str, reserved:
     return Bill(usage, max(counted, billed))
 
 
-def believed(readings: Iterable[Tokens], prompt: Prompt, text: str, reserved: Reserved) -> list[Tokens]:
-    """The readings that can be of this prompt and of an answer of this text. Those whose prompt has no more tokens than
+def believed(readings: Iterable[Tokens], prompt: Prompt, size: int, reserved: Reserved) -> list[Tokens]:
+    """The readings that can be of this prompt and of an answer of `size` bytes. Those whose prompt has no more tokens than
     it can have rule out those with more; thinking knows no such bound."""
-    size = len(text.encode("utf-8", "replace"))
     possible = [
         usage
         for usage in readings
@@ -63,6 +62,6 @@ def believed(readings: Iterable[Tokens], prompt: Prompt, text: str, reserved: Re
         and usage.prompt * LONGEST_TOKEN >= prompt.size
         and usage.completion <= max(reserved.completion, size) * _BELIEVED
         and usage.completion * LONGEST_TOKEN + _AROUND_ACTION >= size
-        and (usage.completion > 0 or not text)
+        and (usage.completion > 0 or not size)
     ]
     return [usage for usage in possible if usage.prompt <= reserved.prompt] or possible

@@ -20,6 +20,7 @@ from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.prompts import Prompt
 from composer_replication.teacher_replay.teachers import Teacher
 from composer_replication.teacher_replay.usage_reports import UsageReport
+from composer_replication.traces import render_action
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class Caller:
                 error = str(failure)
                 cost = None
                 if failure.billed == "yes":
-                    cost = self._bill(teacher, prompt, failure.report, "", reserved).cost
+                    cost = self._bill(teacher, prompt, failure.report, 0, reserved).cost
                 # Before the money is given back: whoever gets it has to wait as well.
                 self._pause(teacher, failure.after)
                 await self._ledger.do(self._ledger.ledger.fail, begun, error, failure.billed, cost)
@@ -194,18 +195,19 @@ class Caller:
         if seconds is not None:
             self._pauses[teacher.slug] = max(self._pauses.get(teacher.slug, 0.0), time.monotonic() + seconds)
 
-    def _bill(self, teacher: Teacher, prompt: Prompt, report: UsageReport, text: str, reserved: Reserved) -> Bill:
-        billed = bill(teacher.price, report, prompt, text, reserved)
+    def _bill(self, teacher: Teacher, prompt: Prompt, report: UsageReport, size: int, reserved: Reserved) -> Bill:
+        billed = bill(teacher.price, report, prompt, size, reserved)
         if billed.cost > reserved.cost:
             logger.warning("%s billed more than its worst case: its prices or its limits are others", teacher.slug)
         return billed
 
     def _priced(self, teacher: Teacher, prompt: Prompt, reply: Reply, reserved: Reserved) -> Answer:
         """The answer with what it cost."""
-        usage, cost = self._bill(teacher, prompt, reply.report, reply.text, reserved)
+        size = len(render_action(reply.turn).encode("utf-8", "replace"))
+        usage, cost = self._bill(teacher, prompt, reply.report, size, reserved)
         if usage is None and reserved.cost > 0:
             logger.warning("%s reports no usage that can be believed; the call counts as its worst case", teacher.slug)
-        return Answer(reply.text, reply.finish, usage or Tokens(), cost, reply.latency)
+        return Answer(reply.turn, reply.finish, usage or Tokens(), cost, reply.latency)
 
 
 def call_key(teacher: Teacher, prompt: Prompt) -> str:

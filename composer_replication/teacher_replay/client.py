@@ -26,7 +26,7 @@ from composer_replication.teacher_replay.rate_limits import seconds_to_wait
 from composer_replication.teacher_replay.refusals import is_too_long
 from composer_replication.teacher_replay.teachers import Teacher
 from composer_replication.teacher_replay.usage_reports import NO_REPORT, UsageReport, read_usage
-from composer_replication.traces import Turn, dump_json, render_action
+from composer_replication.traces import ToolCall, Turn, dump_json, parse_arguments
 
 # A gateway that gave up waiting: the model behind it may have answered, and billed.
 _UNCERTAIN_STATUSES = frozenset({408, 502, 504, 522, 524})
@@ -71,10 +71,10 @@ class CallFailedError(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """A teacher's answer as an action (`render_action`, without thinking), and what the endpoint says that it took.
+    """A teacher's answer as a turn without thinking, and the usage that the endpoint reports.
     `after` is how many seconds the endpoint wants to be left alone before the next call."""
 
-    text: str
+    turn: Turn
     finish: str
     report: UsageReport
     latency: float
@@ -211,10 +211,17 @@ def _reply(content: bytes, latency: float, teacher: Teacher, headers: Mapping[st
     message = fields(choices[0].get("message")) if choices else {}
     if not message:
         raise CallFailedError("the endpoint answered without a message", billed="yes", retry=False, report=report)
-    turn = assistant_turn(message, IngestionStats(), step=0)
-    text = render_action(Turn("assistant", _without_thoughts(turn.content), tool_calls=turn.tool_calls))
+    given = assistant_turn(message, IngestionStats(), step=0)
+    calls = [_numbered(number, call) for number, call in enumerate(given.tool_calls)]
+    turn = Turn("assistant", _without_thoughts(given.content), tool_calls=calls)
     finish = choices[0].get("finish_reason")
-    return Reply(text, finish if isinstance(finish, str) else "", report, latency, seconds_to_wait(headers))
+    return Reply(turn, finish if isinstance(finish, str) else "", report, latency, seconds_to_wait(headers))
+
+
+def _numbered(number: int, call: ToolCall) -> ToolCall:
+    """A call with its number as its id, and with arguments that JSON can hold: an endpoint's ids are random."""
+    given = dump_json(call.arguments) if call.raw_arguments is None else call.raw_arguments
+    return ToolCall(f"call_{number}", call.name, *parse_arguments(given))
 
 
 def _decoded(content: bytes, *, bare_error: bool = False) -> dict[str, Any] | None:

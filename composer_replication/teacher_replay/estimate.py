@@ -20,7 +20,7 @@ from composer_replication.teacher_replay.replay import ReplayOptions, TraceToRep
 from composer_replication.teacher_replay.replay_report import BYTES_PER_TOKEN
 from composer_replication.teacher_replay.teachers import Teacher
 from composer_replication.teacher_replay.tool_schemas import complete_tools
-from composer_replication.traces import without_thinking
+from composer_replication.traces import action_text
 
 
 @dataclass
@@ -109,14 +109,16 @@ def _add_trace(
     asked = [one for one in teachers if not (options.exclude_same_family and one.slug in related)]
     always = [one.slug for one in cheapest_first(asked)[: _fewest_asked(len(asked), options)]]
     redactor = new_redactor() if options.redact else None
-    writer = PromptWriter(trace.states, complete_tools(trace.tools, trace.states), redactor, trace.protocol)
+    writer = PromptWriter(
+        (step.messages for step in trace.steps), complete_tools(trace.tools, trace.steps), redactor, trace.protocol
+    )
     before: Prompt | None = None
     unasked = KnownPrompts()
-    for state in trace.states:
-        prompt = writer.prompt(state["messages"])
+    for step in trace.steps:
+        prompt = writer.prompt(step.messages)
         estimate.states += 1
         beginning = before.size if before is not None and prompt.begins_with(before) else 0
-        is_certain = options.gate == "none" or without_thinking(state["student_action"]).strip()
+        is_certain = options.gate == "none" or action_text(step.turn).strip()
         for teacher in asked:
             of_teacher = estimate.teachers[teacher.slug]
             if call_key(teacher, prompt) in stored:

@@ -7,13 +7,13 @@ from typing import Literal, Protocol, TypeAlias
 
 from composer_replication.teacher_replay.agreement.comparison import Comparer
 from composer_replication.teacher_replay.agreement.votes import Tally, decide
-from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.traces import TraceState, action_text, parse_action
+from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow
+from composer_replication.traces import Step, TraceState, action_text
 
 
 class Gate(Protocol):
-    """Asked before every teacher, cheapest first: `answers` are the rows so far, `remaining` the slugs of the teachers
-    that were not asked yet. False asks none of them."""
+    """A gate of the user's, called before every teacher, cheapest first: `answers` are the rows so far, `remaining` the
+    slugs of the teachers that were not asked yet. False asks none of them."""
 
     def __call__(
         self, state: TraceState, answers: Sequence[TeacherCallResult], remaining: Sequence[str], /
@@ -21,6 +21,8 @@ class Gate(Protocol):
 
 
 GateChoice: TypeAlias = Literal["none", "sequential"] | Gate
+StepGate: TypeAlias = Callable[[Step, Sequence[TeacherRow], Sequence[str]], bool | Awaitable[bool]]
+"""A gate as the scheduler calls it."""
 
 
 class SequentialGate:
@@ -34,16 +36,11 @@ class SequentialGate:
         self._threshold = threshold
         self._min_margin = min_margin
 
-    def __call__(self, state: TraceState, answers: Sequence[TeacherCallResult], remaining: Sequence[str], /) -> bool:
-        given = [
-            (row["teacher_slug"], parse_action(row["response_text"]))
-            for row in answers
-            if row["error"] is None and row["response_text"]
-        ]
-        student = parse_action(state["student_action"])
-        if not action_text(student).strip():
+    def __call__(self, step: Step, rows: Sequence[TeacherRow], remaining: Sequence[str], /) -> bool:
+        if not action_text(step.turn).strip():
             return False  # there is nothing to reject
-        return self._is_open(Tally.of(student, given, self._same), len(remaining))
+        answers = [(row.teacher_slug, row.turn) for row in rows if row.error is None and row.turn is not None]
+        return self._is_open(Tally.of(step.turn, answers, self._same), len(remaining))
 
     def fewest_asked(self, teachers: int) -> int:
         """How many of so many teachers are asked at least, where the student did something."""
@@ -61,7 +58,9 @@ class SequentialGate:
         return verdict.outcome == "open"
 
 
-def gate_for(choice: GateChoice, comparer: Callable[[], Comparer], *, threshold: int, min_margin: int) -> Gate | None:
+def gate_for(
+    choice: GateChoice, comparer: Callable[[], Comparer], *, threshold: int, min_margin: int
+) -> StepGate | None:
     """The gate that an argument means; None asks every teacher at once. The comparer is made only if it is needed.
 
     Raises:
@@ -73,4 +72,5 @@ def gate_for(choice: GateChoice, comparer: Callable[[], Comparer], *, threshold:
         return SequentialGate(comparer(), threshold=threshold, min_margin=min_margin)
     if isinstance(choice, str) or not callable(choice):
         raise ValueError(f"gate must be 'none', 'sequential' or a callable, not {choice!r}")
-    return choice
+    given = choice
+    return lambda step, rows, remaining: given(step.state(), [row.result() for row in rows], remaining)

@@ -26,13 +26,14 @@ import msgspec
 
 from composer_replication.teacher_replay.owners import Owners
 from composer_replication.teacher_replay.prices import Tokens
+from composer_replication.traces import Turn, parse_action
 
 _APPLICATION = 0x43524C47
-_VERSION = 1
+_VERSION = 2
 _PATIENCE, _PAUSE = 600, 0.05
 _SCHEMA = """
 CREATE TABLE answers (
-  key TEXT PRIMARY KEY, teacher TEXT NOT NULL, text TEXT NOT NULL, finish TEXT NOT NULL,
+  key TEXT PRIMARY KEY, teacher TEXT NOT NULL, turn BLOB NOT NULL, finish TEXT NOT NULL,
   prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
   cached_tokens INTEGER NOT NULL, cache_write_tokens INTEGER NOT NULL,
   cost INTEGER NOT NULL, latency REAL NOT NULL, at REAL NOT NULL
@@ -60,9 +61,9 @@ class LedgerError(OSError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a teacher said, as an action; `finish` is the provider's reason for ending it. Cost in nano-dollars."""
+    """A teacher's turn; `finish` is the provider's reason for ending it. Cost in nano-dollars."""
 
-    text: str
+    turn: Turn
     finish: str
     tokens: Tokens
     cost: int
@@ -151,13 +152,13 @@ class Ledger:
         """The stored answer to a call."""
         try:
             row = self._db.execute(
-                "SELECT text, finish, prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, cost,"
+                "SELECT turn, finish, prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, cost,"
                 " latency FROM answers WHERE key = ?",
                 (key,),
             ).fetchone()
         except sqlite3.Error as error:
             raise _unusable(self.path, error) from error
-        return None if row is None else Answer(row[0], row[1], Tokens(*row[2:6]), row[6], row[7])
+        return None if row is None else Answer(_turn_of(row[0]), row[1], Tokens(*row[2:6]), row[6], row[7])
 
     def begin(
         self, key: str, teacher: str, worst_case: int, *, cap: int, budget: str
@@ -190,7 +191,16 @@ class Ledger:
         with self._transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (attempt.key, teacher, answer.text, answer.finish, *counts, answer.cost, answer.latency, time.time()),
+                (
+                    attempt.key,
+                    teacher,
+                    _stored(answer.turn),
+                    answer.finish,
+                    *counts,
+                    answer.cost,
+                    answer.latency,
+                    time.time(),
+                ),
             )
             self._charge(attempt.id, "answered", answer.cost)
             doubts = self._db.execute(
@@ -257,7 +267,7 @@ class Ledger:
         )
         if tables and application != _APPLICATION:
             raise LedgerError(f"{self.path} is a database, but no replay ledger: give another path")
-        if tables and version != _VERSION:
+        if tables and not 1 <= version <= _VERSION:
             raise LedgerError(
                 f"{self.path} is a ledger of version {version}, this is for {_VERSION}: give another path"
             )
@@ -270,6 +280,15 @@ class Ledger:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
                 self._db.execute(f"PRAGMA user_version = {_VERSION}")
+            elif self._db.execute("PRAGMA user_version").fetchone()[0] == 1:  # nobody else was faster
+                self._migrate()
+
+    def _migrate(self) -> None:
+        """Make turns of the texts that version 1 stored; keys, attempts and budgets stay as they are."""
+        self._db.create_function("as_turn", 1, lambda text: _stored(parse_action(text)), deterministic=True)
+        self._db.execute("ALTER TABLE answers RENAME COLUMN text TO turn")
+        self._db.execute("UPDATE answers SET turn = as_turn(turn)")
+        self._db.execute(f"PRAGMA user_version = {_VERSION}")
 
     def _write_ahead(self) -> None:
         """Switch to a write-ahead log; SQLite does not wait for another process that is doing the same."""
@@ -395,6 +414,15 @@ class StoredAnswers:
         """Close the file."""
         if self._db is not None:
             self._db.close()
+
+
+def _stored(turn: Turn) -> bytes:
+    return msgspec.json.encode(turn)
+
+
+def _turn_of(stored: bytes | str) -> Turn:
+    """A stored turn. A text is what a process of version 1 still wrote that had the file open while it was migrated."""
+    return parse_action(stored) if isinstance(stored, str) else msgspec.json.decode(stored, type=Turn)
 
 
 def _unusable(path: Path | None, error: Exception) -> LedgerError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import msgspec
 from composer_replication.ingestion.chat_messages import text_of
 from composer_replication.ingestion.shell_commands import with_command
 from composer_replication.teacher_replay.redaction import Redacts
-from composer_replication.traces import Message, TraceState, dump_json, parse_arguments
+from composer_replication.traces import Message, dump_json, parse_arguments
 
 _ENCODER = msgspec.json.Encoder()
 _CACHE_MARK = {"type": "ephemeral"}
@@ -91,13 +91,13 @@ class Prompt:
 
 
 class PromptWriter:
-    """Makes the prompts of one trace's states. `redactor` is asked once for every message; None sends them as they
+    """Makes the prompts of one trace, given the histories of all its steps. `redactor` is asked once for every message; None sends them as they
     are, but for arguments of calls that are no JSON object: most endpoints refuse a history that has such a call.
     `protocol` is that of an agent without tool calls: teachers get its texts, as it had them, and no tools."""
 
     def __init__(
         self,
-        states: Sequence[TraceState],
+        histories: Iterable[Sequence[Message]],
         tools: Sequence[dict[str, Any]],
         redactor: Redacts | None = None,
         protocol: str | None = None,
@@ -108,7 +108,7 @@ class PromptWriter:
         self._known: dict[int, tuple[Message, Message, bytes]] = {}
         if redactor is not None:
             # What one message gives away as a secret may stand unmarked in an earlier one: hence two passes.
-            first = [(message, _sent(self._shown(message), redactor.value)) for message in _each_once(states)]
+            first = [(message, _sent(self._shown(message), redactor.value)) for message in _each_once(histories)]
             safe_tools = redactor.value_again(redactor.value(list(tools)))
             for message, redacted in first:
                 self._keep(message, _sent(redacted, redactor.value_again))
@@ -178,10 +178,10 @@ def _encode(value: Any) -> bytes:
         return _ENCODER.encode(json.loads(dump_json(value).encode("utf-8", "replace")))
 
 
-def _each_once(states: Sequence[TraceState]) -> list[Message]:
+def _each_once(histories: Iterable[Sequence[Message]]) -> list[Message]:
     unique: dict[int, Message] = {}
-    for state in states:
-        for message in state["messages"]:
+    for messages in histories:
+        for message in messages:
             unique.setdefault(id(message), message)
     return list(unique.values())
 

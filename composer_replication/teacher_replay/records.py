@@ -42,11 +42,11 @@ class TeacherRow(msgspec.Struct):
     state_id: str
     teacher_slug: str
     turn: Turn | None
-    latency_s: float
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float
-    error: str | None
+    latency_s: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    error: str | None = None
     cached_tokens: int = 0
     stored: bool = False
     gated_by: GateSettings | None = None
@@ -54,8 +54,8 @@ class TeacherRow(msgspec.Struct):
     @classmethod
     def of(cls, result: TeacherCallResult) -> TeacherRow:
         """The row that a result describes; the one place where a teacher's text is parsed."""
-        given: dict[str, Any] = dict(result)
-        text = given.pop("response_text")
+        text = result["response_text"]
+        given: dict[str, Any] = {name: value for name, value in result.items() if name in cls.__struct_fields__}
         return cls(turn=None if text is None else parse_action(text), **given)
 
     def result(self) -> TeacherCallResult:

@@ -22,14 +22,14 @@ from composer_replication.teacher_replay.answers import AnswerReader, Reading
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.families import shared_family
-from composer_replication.teacher_replay.gate_settings import gate_settings
-from composer_replication.teacher_replay.gating import Gate, GateChoice, gate_for
+from composer_replication.teacher_replay.gate_settings import GateSettings, gate_settings
+from composer_replication.teacher_replay.gating import GateChoice, StepGate, gate_for
 from composer_replication.teacher_replay.known_prompts import KnownPrompts
 from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for
 from composer_replication.teacher_replay.prices import cap_of, to_usd
 from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
-from composer_replication.teacher_replay.records import TeacherCallResult, check_state
+from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow, check_state
 from composer_replication.teacher_replay.redaction import new_redactor
 from composer_replication.teacher_replay.replay_report import ReplayReport
 from composer_replication.teacher_replay.teachers import (
@@ -40,7 +40,7 @@ from composer_replication.teacher_replay.teachers import (
 )
 from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.teacher_replay.windows import Windows
-from composer_replication.traces import TraceState
+from composer_replication.traces import Step, TraceState
 
 # Traces under way at once: enough to keep every teacher busy while each trace goes on almost in order. Memory holds all
 # of each; twice as many would save another twentieth of the dollars.
@@ -49,12 +49,12 @@ _TRACES_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class TraceToReplay:
-    """The states of one trace, the tools that its agent had (without any, they are inferred from its calls), and the
+    """The steps of one trace, the tools that its agent had (without any, they are inferred from its calls), and the
     models that were the student in it, as far as the log knows them. `protocol` says how an agent without tool calls
     writes its commands (`Trace.meta["text_protocol"]`): its teachers get texts and no tools, and answer in kind."""
 
     trace_id: str
-    states: Sequence[TraceState]
+    steps: Sequence[Step]
     tools: Sequence[dict[str, Any]] = ()
     student_models: Sequence[str] = ()
     protocol: str | None = None
@@ -154,16 +154,18 @@ async def replay_trace(
     """
     if protocol is not None and protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {', '.join(map(repr, PROTOCOLS))}, not {protocol!r}")
-    trace = TraceToReplay("trace", list(states), tools, protocol=protocol)
-    if not trace.states:
-        raise ValueError("there are no states: replay needs at least one turn of an assistant")
-    for number, state in enumerate(trace.states):
+    steps = []
+    for number, state in enumerate(states):
         check_state(state, f"states[{number}]")
+        steps.append(Step.of(state))
+    if not steps:
+        raise ValueError("there are no states: replay needs at least one turn of an assistant")
     check_keywords("replay_trace", options, keywords_of(ReplayOptions))
     settings = ReplayOptions(max_total_usd=max_total_usd, **options)
     resolved = resolve_teachers(teachers, api_key=api_key, env_file=env_file)
     async with open_replay(resolved, settings, on_result=on_result) as replay:
-        return [row async for rows in replay.run([trace]) for row in rows]
+        trace = TraceToReplay("trace", steps, tools, protocol=protocol)
+        return [row.result() async for rows in replay.run([trace]) for row in rows]
 
 
 @asynccontextmanager
@@ -230,7 +232,7 @@ class Replay:
         options: ReplayOptions,
         client: TeacherClient,
         ledger: LedgerThread,
-        gate: Gate | None,
+        gate: StepGate | None,
         *,
         on_result: Callable[[TeacherCallResult], None] | None = None,
         stop: asyncio.Event | None = None,
@@ -257,10 +259,10 @@ class Replay:
         self._all_slots = asyncio.Semaphore(options.total_concurrency or sum(limits.values()))
         self._windows = Windows(sum(limits.values()))
         self._failures_in_a_row: dict[str, int] = {}
-        self._runs: list[AsyncGenerator[list[TeacherCallResult], None]] = []
-        self._tasks: set[asyncio.Task[list[TeacherCallResult]]] = set()
+        self._runs: list[AsyncGenerator[list[TeacherRow], None]] = []
+        self._tasks: set[asyncio.Task[list[TeacherRow]]] = set()
 
-    def run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherCallResult], None]:
+    def run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherRow], None]:
         """The rows of each trace, as traces are done; only a few traces are in memory at once.
 
         A state that `stop` cut short has no rows, as half of the votes would be a wrong result; what was answered is in
@@ -277,10 +279,10 @@ class Replay:
                 await run.aclose()
         self.report.balance = await self._ledger.do(self._ledger.ledger.balance, self._options.budget)
 
-    async def _run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherCallResult], None]:
+    async def _run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherRow], None]:
         waiting = iter(traces)
-        running: set[asyncio.Task[list[TeacherCallResult]]] = set()
-        done: set[asyncio.Task[list[TeacherCallResult]]] = set()
+        running: set[asyncio.Task[list[TeacherRow]]] = set()
+        done: set[asyncio.Task[list[TeacherRow]]] = set()
         try:
             while True:
                 while len(running) < _TRACES_AT_ONCE and not self._stop.is_set():
@@ -300,27 +302,27 @@ class Replay:
             await _cancel(done | running)
             self.report.stopped = self._stop.is_set()
 
-    async def _trace(self, trace: TraceToReplay) -> list[TeacherCallResult]:
+    async def _trace(self, trace: TraceToReplay) -> list[TeacherRow]:
         teachers = self._teachers_for(trace)
-        tools = complete_tools(trace.tools, trace.states)
+        tools = complete_tools(trace.tools, trace.steps)
         redactor = new_redactor() if self._options.redact else None
-        writer = PromptWriter(trace.states, tools, redactor, trace.protocol)
+        writer = PromptWriter((step.messages for step in trace.steps), tools, redactor, trace.protocol)
         running = _Running(trace, writer, AnswerReader(tools, trace.protocol))
         for teacher in teachers:
             running.known[teacher.slug] = KnownPrompts()
         self.report.traces += 1
         number = self.report.traces
-        tasks: list[asyncio.Task[list[TeacherCallResult]]] = []
+        tasks: list[asyncio.Task[list[TeacherRow]]] = []
         self._windows.open(number)
         try:
-            for state in trace.states:
+            for step in trace.steps:
                 await self._windows.enter(number)
                 if self._stop.is_set() or any(task.done() and task.exception() for task in tasks):
                     self._windows.leave(number)
                     break
-                prompt = running.writer.prompt(state["messages"])
+                prompt = running.writer.prompt(step.messages)
                 self.report.states += 1
-                tasks.append(asyncio.create_task(self._state(running, state, prompt, teachers)))
+                tasks.append(asyncio.create_task(self._step(running, step, prompt, teachers)))
                 tasks[-1].add_done_callback(lambda _: self._windows.leave(number))
             self._windows.close(number)
             return [row for rows in await asyncio.gather(*tasks) for row in rows]
@@ -342,42 +344,40 @@ class Replay:
             teachers.append(teacher)
         return teachers
 
-    async def _state(
-        self, running: _Running, state: TraceState, prompt: Prompt, teachers: Sequence[Teacher]
-    ) -> list[TeacherCallResult]:
+    async def _step(
+        self, running: _Running, step: Step, prompt: Prompt, teachers: Sequence[Teacher]
+    ) -> list[TeacherRow]:
         if self._gate is None:
-            calls = [asyncio.create_task(self._ask(running, state, prompt, teacher)) for teacher in teachers]
+            calls = [asyncio.create_task(self._ask(running, step, prompt, teacher)) for teacher in teachers]
             try:
                 came = dict(zip((teacher.slug for teacher in teachers), await asyncio.gather(*calls), strict=True))
             finally:
                 await _cancel(calls)
         else:
-            came = await self._one_by_one(running, state, prompt, cheapest_first(teachers), self._gate)
+            came = await self._one_by_one(running, step, prompt, cheapest_first(teachers), self._gate)
         if _NotAsked.STOPPED in came.values():
             return []
         rows = (came.get(teacher.slug) for teacher in teachers)
         return [row for row in rows if row is not None and not isinstance(row, _NotAsked)]
 
     async def _one_by_one(
-        self, running: _Running, state: TraceState, prompt: Prompt, teachers: Sequence[Teacher], gate: Gate
-    ) -> dict[str, TeacherCallResult | _NotAsked]:
-        came: dict[str, TeacherCallResult | _NotAsked] = {}
+        self, running: _Running, step: Step, prompt: Prompt, teachers: Sequence[Teacher], gate: StepGate
+    ) -> dict[str, TeacherRow | _NotAsked]:
+        came: dict[str, TeacherRow | _NotAsked] = {}
         for index, teacher in enumerate(teachers):
             remaining = teachers[index:]
             rows = [row for row in came.values() if not isinstance(row, _NotAsked)]
-            opened = gate(state, rows, [one.slug for one in remaining])
+            opened = gate(step, rows, [one.slug for one in remaining])
             if not (await opened if inspect.isawaitable(opened) else opened):
                 for one in remaining:
                     self.report.count_gated(one, prompt, self._options.expected_output_tokens)
                 break
-            came[teacher.slug] = await self._ask(running, state, prompt, teacher)
+            came[teacher.slug] = await self._ask(running, step, prompt, teacher)
             if came[teacher.slug] is _NotAsked.STOPPED:
                 break
         return came
 
-    async def _ask(
-        self, running: _Running, state: TraceState, prompt: Prompt, teacher: Teacher
-    ) -> TeacherCallResult | _NotAsked:
+    async def _ask(self, running: _Running, step: Step, prompt: Prompt, teacher: Teacher) -> TeacherRow | _NotAsked:
         """A row for a call, or why it was not made."""
         async with self._in_turn(running, teacher):
             called = await self._called(teacher, prompt, running.known[teacher.slug])
@@ -388,11 +388,9 @@ class Replay:
             return _NotAsked.STOPPED
         if called.no_room:
             return _NotAsked.NO_ROOM
-        row = _row(state, teacher, called, reading)
-        if self._gated_by is not None:
-            row["gated_by"] = self._gated_by
+        row = _row(step, teacher, called, reading, self._gated_by)
         if self._on_result is not None:
-            self._on_result(row)
+            self._on_result(row.result())
         return row
 
     async def _called(self, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
@@ -433,12 +431,14 @@ class Replay:
             )
 
 
-def _row(state: TraceState, teacher: Teacher, called: Called, reading: Reading | None) -> TeacherCallResult:
+def _row(
+    step: Step, teacher: Teacher, called: Called, reading: Reading | None, gated_by: GateSettings | None
+) -> TeacherRow:
     answer = called.answer
-    return TeacherCallResult(
-        state_id=state["state_id"],
+    return TeacherRow(
+        state_id=step.state_id,
         teacher_slug=teacher.slug,
-        response_text=None if reading is None else reading.action,
+        turn=None if reading is None else reading.turn,
         latency_s=answer.latency if answer is not None else 0.0,
         prompt_tokens=answer.tokens.prompt if answer is not None else 0,
         completion_tokens=answer.tokens.completion if answer is not None else 0,
@@ -446,6 +446,7 @@ def _row(state: TraceState, teacher: Teacher, called: Called, reading: Reading |
         error=called.error if reading is None else reading.problem,
         cached_tokens=answer.tokens.cached if answer is not None else 0,
         stored=called.stored,
+        gated_by=gated_by,
     )
 
 

@@ -17,12 +17,21 @@ import msgspec
 
 from composer_replication._whole_file import whole_file
 from composer_replication.teacher_replay.gate_settings import GateSettings, add_gate
-from composer_replication.teacher_replay.records import TeacherCallResult
+from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow
 from composer_replication.teacher_replay.sources import StateOptions
 from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.traces import Turn
 
 _ENCODER = msgspec.json.Encoder()
-_ROWS = msgspec.json.Decoder(TeacherCallResult)
+
+
+class _Line(TeacherCallResult, total=False):
+    """A line of the answers. `turn` is the answer itself; lines of earlier versions have its text alone."""
+
+    turn: Turn | None
+
+
+_LINES = msgspec.json.Decoder(_Line)
 
 
 class ReplayFolder:
@@ -117,17 +126,17 @@ class AnswerWriter:
         self._file = self._part.open("wb")
         self._states: set[str] = set()
 
-    def add(self, rows: Iterable[TeacherCallResult]) -> None:
+    def add(self, rows: Iterable[TeacherRow]) -> None:
         """Rows of states; all rows of a state at once."""
         for row in rows:
-            self._states.add(row["state_id"])
-            self._file.write(_ENCODER.encode(row) + b"\n")
+            self._states.add(row.state_id)
+            self._file.write(_ENCODER.encode({**row.result(), "turn": row.turn}) + b"\n")
 
     def finish(self) -> None:
         """Put the file in place, with the earlier rows of states that were not replayed this time."""
         if self._path.exists():
             with self._path.open("rb") as earlier:
-                self._file.writelines(line for line in earlier if _ROWS.decode(line)["state_id"] not in self._states)
+                self._file.writelines(line for line in earlier if _LINES.decode(line)["state_id"] not in self._states)
         self._file.close()
         self._part.replace(self._path)
 
@@ -162,7 +171,7 @@ class AnswerIndex:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    row = _ROWS.decode(line)
+                    row = _LINES.decode(line)
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     raise ValueError(
                         f"{path}, line {number}: no row of a replay ({error}); put the file away, and run the replay "
@@ -172,10 +181,17 @@ class AnswerIndex:
                 add_gate(self.gates, row)
                 offset += len(line)
 
-    def rows(self, state_ids: Iterable[str]) -> Iterator[TeacherCallResult]:
+    def rows(self, state_ids: Iterable[str]) -> Iterator[TeacherRow]:
         """The rows of these states, in their order."""
         with self._path.open("rb") as file:
             for state_id in state_ids:
                 for offset in self._offsets.get(state_id, ()):
                     file.seek(offset)
-                    yield _ROWS.decode(file.readline())
+                    yield _row(_LINES.decode(file.readline()))
+
+
+def _row(line: _Line) -> TeacherRow:
+    if "turn" not in line:
+        return TeacherRow.of(line)
+    fields: dict[str, Any] = {name: value for name, value in line.items() if name != "response_text"}
+    return TeacherRow(**fields)

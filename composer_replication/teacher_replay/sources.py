@@ -17,7 +17,7 @@ from composer_replication.ingestion.store import load_traces
 from composer_replication.teacher_replay.records import check_state
 from composer_replication.teacher_replay.replay import TraceToReplay
 from composer_replication.teacher_replay.tool_schemas import complete_tools, offered_tools
-from composer_replication.traces import Trace, TraceState
+from composer_replication.traces import Step, Trace
 
 
 @dataclass(frozen=True)
@@ -43,26 +43,26 @@ def traces_to_replay(path: str | os.PathLike[str], options: StateOptions | None 
     if not source.exists():
         raise FileNotFoundError(f"{source}: there is no such folder of traces, or file of states")
     for trace in _from_file(source) if source.is_file() else _from_folder(source, options):
-        if left is not None and len(trace.states) > left:
+        if left is not None and len(trace.steps) > left:
             # With the tools of the whole trace: when more of it is replayed, these states are not asked again.
-            tools = complete_tools(trace.tools, trace.states)
-            trace = replace(trace, states=trace.states[:left], tools=tools)
-        if trace.states:
+            tools = complete_tools(trace.tools, trace.steps)
+            trace = replace(trace, steps=trace.steps[:left], tools=tools)
+        if trace.steps:
             yield trace
         if left is not None:
-            left -= len(trace.states)
+            left -= len(trace.steps)
             if left <= 0:
                 return
 
 
 def trace_to_replay(trace: Trace, options: StateOptions) -> TraceToReplay:
     """One trace, with the tools of its agent and the models that its log names."""
-    states = list(trace.states(system_prompt=options.system_prompt, max_history_tokens=options.max_history_tokens))
+    steps = list(trace.steps(system_prompt=options.system_prompt, max_history_tokens=options.max_history_tokens))
     named = [trace.model, *(turn.model for turn in trace.turns if turn.role == "assistant")]
     models = tuple(dict.fromkeys(name for name in named if name))
     protocol = trace.meta.get("text_protocol")
     known = protocol if protocol in PROTOCOLS else None
-    return TraceToReplay(trace.trace_id, states, offered_tools(trace), models, known)
+    return TraceToReplay(trace.trace_id, steps, offered_tools(trace), models, known)
 
 
 def _from_folder(folder: Path, options: StateOptions) -> Iterator[TraceToReplay]:
@@ -75,19 +75,19 @@ def _from_folder(folder: Path, options: StateOptions) -> Iterator[TraceToReplay]
 
 def _from_file(path: Path) -> Iterator[TraceToReplay]:
     """A file of states is one trace: its lines are taken to be the steps of one session."""
-    states: dict[str, TraceState] = {}
+    steps: dict[str, Step] = {}
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            state = _state(line, f"{path}, line {number}")
-            if state["state_id"] in states:
-                raise ValueError(f"{path}, line {number}: state_id {state['state_id']!r} comes twice")
-            states[state["state_id"]] = state
-    yield TraceToReplay(path.stem, list(states.values()))
+            step = _step(line, f"{path}, line {number}")
+            if step.state_id in steps:
+                raise ValueError(f"{path}, line {number}: state_id {step.state_id!r} comes twice")
+            steps[step.state_id] = step
+    yield TraceToReplay(path.stem, list(steps.values()))
 
 
-def _state(line: bytes, where: str) -> TraceState:
+def _step(line: bytes, where: str) -> Step:
     try:
         state: Any = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -96,7 +96,7 @@ def _state(line: bytes, where: str) -> TraceState:
     for message in state["messages"]:
         if problem := _problem(message):
             raise ValueError(f"{where}: {problem}")
-    return TraceState(state_id=state["state_id"], messages=state["messages"], student_action=state["student_action"])
+    return Step.of(state)
 
 
 def _problem(message: Any) -> str | None:

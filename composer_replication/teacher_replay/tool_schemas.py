@@ -13,7 +13,7 @@ from typing import Any
 
 from composer_replication.coding_tools import known_tools
 from composer_replication.ingestion.tool_definitions import tool_definition
-from composer_replication.traces import Message, ToolCall, Trace, TraceState, parse_action, parse_arguments
+from composer_replication.traces import Message, Step, ToolCall, Trace, parse_arguments
 
 # OpenAI's endpoints take no other names.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -69,16 +69,16 @@ def offered_tools(trace: Trace) -> list[dict[str, Any]]:
     return [tools[name] for name in sorted(tools.keys() - made_up)]
 
 
-def infer_tools(states: Sequence[TraceState]) -> list[dict[str, Any]]:
-    """Definitions of every tool that is called in these states, sorted by name so that every prompt begins alike."""
+def infer_tools(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """Definitions of every tool that is called in these steps, sorted by name so that every prompt begins alike."""
     seen: dict[str, _Tool] = {}
-    for call in _calls(states):
+    for call in _calls(steps):
         if call.raw_arguments is None and is_tool_name(call.name):
             seen.setdefault(call.name, _Tool()).add(call.arguments)
     return [_definition(name, seen[name].schema()) for name in sorted(seen)]
 
 
-def complete_tools(given: Iterable[Mapping[str, Any]], states: Sequence[TraceState]) -> list[dict[str, Any]]:
+def complete_tools(given: Iterable[Mapping[str, Any]], steps: Sequence[Step]) -> list[dict[str, Any]]:
     """The given definitions in OpenAI's form; without any, those that the calls let one infer.
 
     A tool that is called but not among those given was perhaps made up by the student: teachers must not be offered it.
@@ -88,7 +88,7 @@ def complete_tools(given: Iterable[Mapping[str, Any]], states: Sequence[TraceSta
     for tool in map(_openai_form, given):
         if tool is not None:
             tools.setdefault(tool["function"]["name"], tool)
-    return list(tools.values()) or infer_tools(states)
+    return list(tools.values()) or infer_tools(steps)
 
 
 def is_inferred(tool: Mapping[str, Any]) -> bool:
@@ -122,12 +122,12 @@ def _openai_form(tool: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _calls(states: Sequence[TraceState]) -> Iterator[ToolCall]:
-    """Every call in the histories and actions. States of one trace share their messages: each is looked at once."""
+def _calls(steps: Sequence[Step]) -> Iterator[ToolCall]:
+    """Every call in the histories and actions. Steps of one trace share their messages: each is looked at once."""
     # By identity. The message is kept too: a new one must not pass for one that is gone.
     looked_at: dict[int, Message] = {}
-    for state in states:
-        for message in state["messages"]:
+    for step in steps:
+        for message in step.messages:
             if id(message) in looked_at:
                 continue
             looked_at[id(message)] = message
@@ -135,7 +135,7 @@ def _calls(states: Sequence[TraceState]) -> Iterator[ToolCall]:
                 function = call.get("function") or {}
                 arguments, raw = parse_arguments(function.get("arguments"))
                 yield ToolCall(str(call.get("id")), str(function.get("name")), arguments, raw)
-        yield from parse_action(state["student_action"]).tool_calls
+        yield from step.turn.tool_calls
 
 
 @dataclass
