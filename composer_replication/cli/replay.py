@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.records import TeacherCallResult
-    from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay
+    from composer_replication.teacher_replay.replay_files import StateOptions, TraceToReplay
     from composer_replication.teacher_replay.replay_report import ReplayReport
-    from composer_replication.teacher_replay.sources import StateOptions
-    from composer_replication.teacher_replay.teachers import Teacher
+    from composer_replication.teacher_replay.schedule import ReplayOptions
+    from composer_replication.teacher_replay.teachers import RemoteTeacher
 
 _INTERRUPTED = 130
 SECONDS_BETWEEN_LINES = 10.0
@@ -92,9 +92,8 @@ def replay(
 
     Exit code 1: a teacher could not be used, nothing was answered, or no answer can be used.
     """
-    from composer_replication.teacher_replay.replay import ReplayOptions
-    from composer_replication.teacher_replay.replay_folder import ReplayFolder
-    from composer_replication.teacher_replay.sources import StateOptions, traces_to_replay
+    from composer_replication.teacher_replay.replay_files import ReplayFolder, StateOptions, traces_to_replay
+    from composer_replication.teacher_replay.schedule import ReplayOptions
 
     if output is None and not dry_run:
         raise typer.BadParameter("-o DIR is missing: it says where the ledger and the answers go")
@@ -153,7 +152,7 @@ def replay(
         raise typer.Exit(1)
 
 
-def _teachers(slugs: list[str] | None, file: Path | None, env_file: Path | None) -> list[Teacher]:
+def _teachers(slugs: list[str] | None, file: Path | None, env_file: Path | None) -> list[RemoteTeacher]:
     from composer_replication.teacher_replay.teachers import DEFAULT_TEACHERS, load_teachers, resolve_teachers
 
     if file is not None and not file.is_file():
@@ -163,10 +162,10 @@ def _teachers(slugs: list[str] | None, file: Path | None, env_file: Path | None)
 
 
 def _estimate(
-    traces: Path, states: StateOptions, asked: list[Teacher], options: ReplayOptions, *, as_json: bool
+    traces: Path, states: StateOptions, asked: list[RemoteTeacher], options: ReplayOptions, *, as_json: bool
 ) -> None:
     from composer_replication.teacher_replay.estimate import estimate_replay
-    from composer_replication.teacher_replay.sources import traces_to_replay
+    from composer_replication.teacher_replay.replay_files import traces_to_replay
 
     with Console(stderr=True).status("Pricing the replay"):
         estimate = estimate_replay(traces_to_replay(traces, states), asked, options)
@@ -193,7 +192,7 @@ def _open_ledger(options: ReplayOptions, *, release: bool) -> None:
 def _run(
     traces: Path,
     states: StateOptions,
-    asked: list[Teacher],
+    asked: list[RemoteTeacher],
     options: ReplayOptions,
     folder: Any,
     *,
@@ -202,8 +201,8 @@ def _run(
     from composer_replication.cli.pace import Pace
     from composer_replication.cli.replay_views import progress_line
     from composer_replication.teacher_replay.prices import to_usd
-    from composer_replication.teacher_replay.replay import open_replay
-    from composer_replication.teacher_replay.sources import traces_to_replay
+    from composer_replication.teacher_replay.replay_files import traces_to_replay
+    from composer_replication.teacher_replay.schedule import open_replay
 
     errors = Console(stderr=True, highlight=False)
     columns = (
@@ -247,11 +246,11 @@ def _run(
         return asyncio.run(replayed())
 
 
-def _questions(traces: Iterable[TraceToReplay], asked: list[Teacher], options: ReplayOptions) -> int:
+def _questions(traces: Iterable[TraceToReplay], asked: list[RemoteTeacher], options: ReplayOptions) -> int:
     """The most that can be asked: every state, to every teacher of its trace."""
-    from composer_replication.teacher_replay.families import shared_family
+    from composer_replication.teacher_replay.teachers import shared_family
 
-    def is_asked(teacher: Teacher, trace: TraceToReplay) -> bool:
+    def is_asked(teacher: RemoteTeacher, trace: TraceToReplay) -> bool:
         return not (options.exclude_same_family and shared_family(teacher.families, trace.student_models))
 
     return sum(len(trace.steps) * sum(is_asked(teacher, trace) for teacher in asked) for trace in traces)

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from composer_replication.teacher_replay.estimate import ReplayEstimate
 from composer_replication.teacher_replay.prices import to_usd
-from composer_replication.teacher_replay.replay import ReplayOptions
 from composer_replication.teacher_replay.replay_report import ReplayReport
+from composer_replication.teacher_replay.schedule import ReplayOptions
 
 
 def show_estimate(console: Console, estimate: ReplayEstimate, options: ReplayOptions) -> None:

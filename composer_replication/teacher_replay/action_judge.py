@@ -10,14 +10,11 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from composer_replication.teacher_replay.calls import Caller, CallRules
+from composer_replication.teacher_replay.calls import Caller, CallRules, LedgerThread
 from composer_replication.teacher_replay.client import TeacherClient
-from composer_replication.teacher_replay.known_prompts import KnownPrompts
-from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.prices import cap_of
-from composer_replication.teacher_replay.prompts import PromptWriter
-from composer_replication.teacher_replay.redaction import new_redactor
-from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.teacher_replay.prompts import KnownPrompts, PromptWriter, new_redactor
+from composer_replication.teacher_replay.teachers import RemoteTeacher
 from composer_replication.traces import Message, render_action
 
 _T = TypeVar("_T")
@@ -46,7 +43,7 @@ class ActionJudge:
 
     def __init__(
         self,
-        teacher: Teacher,
+        teacher: RemoteTeacher,
         *,
         max_total_usd: float = 1.0,
         ledger: str | os.PathLike[str] | None = None,

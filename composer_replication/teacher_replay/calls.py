@@ -4,23 +4,106 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 import logging
+import os
 import random
 import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
-from composer_replication.teacher_replay.bills import Bill, Reserved, bill
+from composer_replication.teacher_replay.bills import Bill, Reserved, UsageReport, bill
 from composer_replication.teacher_replay.client import CallFailedError, Reply, TeacherClient
-from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
-from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, NoRoom
-from composer_replication.teacher_replay.ledger_thread import LedgerThread
+from composer_replication.teacher_replay.ledger import Answer, Attempt, Busy, Ledger, NoRoom
 from composer_replication.teacher_replay.prices import Tokens
-from composer_replication.teacher_replay.prompts import Prompt
-from composer_replication.teacher_replay.teachers import Teacher
-from composer_replication.teacher_replay.usage_reports import UsageReport
+from composer_replication.teacher_replay.prompts import KnownPrompts, Prompt, token_bound
+from composer_replication.teacher_replay.teachers import RemoteTeacher
 from composer_replication.traces import render_action
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    done: Future[Any]
+
+
+class LedgerThread:
+    """A ledger on a thread of its own: waiting for a lock or for the disk holds up no call.
+
+    What was handed over is done even if the task that waits for it is cancelled, and in the order it was handed over.
+    What came in while the disk was busy is done in one transaction: with many calls under way, waiting for the disk
+    once for each of them would be what bounds a replay. Nobody learns of a result before it is on the disk.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self._waiting: deque[_Job] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        try:
+            self.ledger = self._thread.submit(Ledger, path).result()
+        except BaseException:
+            self._thread.shutdown()
+            raise
+
+    async def do(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+        """Run a method of the ledger."""
+        return await asyncio.shield(self._hand_over(work, *arguments, **options))
+
+    async def begin(self, *arguments: Any, **options: Any) -> Answer | Attempt | Busy | NoRoom:
+        """`Ledger.begin`; a call that is begun while its task is cancelled is given back."""
+        future = self._hand_over(self.ledger.begin, *arguments, **options)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            begun = await future
+            if isinstance(begun, Attempt):
+                await self.do(self.ledger.fail, begun, "cancelled before it was sent", "no")
+            raise
+
+    def close(self) -> None:
+        """Close the ledger, after what was handed over."""
+        self._thread.submit(self.ledger.close).result()
+        self._thread.shutdown()
+
+    def _hand_over(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> asyncio.Future[_T]:
+        done: Future[_T] = Future()
+        self._waiting.append(_Job(functools.partial(work, *arguments, **options), done))
+        self._thread.submit(self._do_waiting)
+        return asyncio.wrap_future(done)
+
+    def _do_waiting(self) -> None:
+        """On the thread: everything that waits by now. It may be nothing, if an earlier turn has done it."""
+        jobs = []
+        while self._waiting:
+            job = self._waiting.popleft()
+            if job.done.set_running_or_notify_cancel():
+                jobs.append(job)
+        if len(jobs) > 1:
+            # If one fails, nothing is kept, and each is done alone: only that one fails then.
+            try:
+                with self.ledger.together():
+                    results = [job.work() for job in jobs]
+            except Exception as error:  # noqa: BLE001 - whatever it is, one of the jobs raises it again
+                logger.debug("%d jobs of the ledger are done one by one: %s", len(jobs), error)
+            else:
+                for job, result in zip(jobs, results, strict=True):
+                    job.done.set_result(result)
+                return
+        for job in jobs:
+            try:
+                result = job.work()
+            except BaseException as error:  # noqa: BLE001 - it is raised again where the result is awaited
+                job.done.set_exception(error)
+            else:
+                job.done.set_result(result)
+
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +159,7 @@ class Caller:
         self._windows: dict[str, int | None] = {}
         self._looking: dict[str, asyncio.Lock] = {}
 
-    async def call(self, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
+    async def call(self, teacher: RemoteTeacher, prompt: Prompt, known: KnownPrompts) -> Called:
         """The ledger's answer, else the teacher's, else why there is none."""
         key = call_key(teacher, prompt)
         while (other := self._asking.get(key)) is not None:  # the same call twice in one run is one call
@@ -87,12 +170,12 @@ class Caller:
         finally:
             self._asking.pop(key).set()
 
-    async def stored(self, teacher: Teacher, prompt: Prompt) -> Called | None:
+    async def stored(self, teacher: RemoteTeacher, prompt: Prompt) -> Called | None:
         """The ledger's answer, if it has one; nobody is asked."""
         answer = await self._ledger.do(self._ledger.ledger.answer, call_key(teacher, prompt))
         return None if answer is None else Called(answer=answer, stored=True)
 
-    async def _call(self, key: str, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
+    async def _call(self, key: str, teacher: RemoteTeacher, prompt: Prompt, known: KnownPrompts) -> Called:
         if (found := await self.stored(teacher, prompt)) is not None and found.answer is not None:
             known.add(prompt, found.answer.tokens.prompt)
             return found
@@ -151,7 +234,7 @@ class Caller:
             known.add(prompt, answer.tokens.prompt)
             return Called(answer=answer, tries=tries)
 
-    async def _window(self, teacher: Teacher) -> int | None:
+    async def _window(self, teacher: RemoteTeacher) -> int | None:
         """How many tokens fit a teacher; its endpoint is asked once, if nobody else knows."""
         if teacher.context_window is not None:
             return teacher.context_window
@@ -160,7 +243,7 @@ class Caller:
                 self._windows[teacher.slug] = await self._client.context_window(teacher)
             return self._windows[teacher.slug]
 
-    async def _begin(self, key: str, teacher: Teacher, worst_case: int) -> Answer | Attempt | NoRoom | None:
+    async def _begin(self, key: str, teacher: RemoteTeacher, worst_case: int) -> Answer | Attempt | NoRoom | None:
         """Begin a call, as soon as there is room for it; None if the run is to end first. Calls that are under way give
         back what they do not need; only if that would not be enough, there is no room."""
         rules = self._rules
@@ -187,21 +270,21 @@ class Caller:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _pause_left(self, teacher: Teacher) -> float:
+    def _pause_left(self, teacher: RemoteTeacher) -> float:
         return max(0.0, self._pauses.get(teacher.slug, 0.0) - time.monotonic())
 
-    def _pause(self, teacher: Teacher, seconds: float | None) -> None:
+    def _pause(self, teacher: RemoteTeacher, seconds: float | None) -> None:
         """Leave a teacher alone for so long."""
         if seconds is not None:
             self._pauses[teacher.slug] = max(self._pauses.get(teacher.slug, 0.0), time.monotonic() + seconds)
 
-    def _bill(self, teacher: Teacher, prompt: Prompt, report: UsageReport, size: int, reserved: Reserved) -> Bill:
+    def _bill(self, teacher: RemoteTeacher, prompt: Prompt, report: UsageReport, size: int, reserved: Reserved) -> Bill:
         billed = bill(teacher.price, report, prompt, size, reserved)
         if billed.cost > reserved.cost:
             logger.warning("%s billed more than its worst case: its prices or its limits are others", teacher.slug)
         return billed
 
-    def _priced(self, teacher: Teacher, prompt: Prompt, reply: Reply, reserved: Reserved) -> Answer:
+    def _priced(self, teacher: RemoteTeacher, prompt: Prompt, reply: Reply, reserved: Reserved) -> Answer:
         """The answer with what it cost."""
         size = len(render_action(reply.turn).encode("utf-8", "replace"))
         usage, cost = self._bill(teacher, prompt, reply.report, size, reserved)
@@ -210,7 +293,7 @@ class Caller:
         return Answer(reply.turn, reply.finish, usage or Tokens(), cost, reply.latency)
 
 
-def call_key(teacher: Teacher, prompt: Prompt) -> str:
+def call_key(teacher: RemoteTeacher, prompt: Prompt) -> str:
     """What tells calls apart: the teacher, the parameters, the tools and the messages."""
     identity = json.dumps([teacher.slug, teacher.settings, prompt.digest], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()

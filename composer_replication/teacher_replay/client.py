@@ -21,11 +21,10 @@ import msgspec
 from composer_replication.ingestion.chat_messages import assistant_turn
 from composer_replication.ingestion.loose_json import fields, objects
 from composer_replication.ingestion.statistics import IngestionStats
+from composer_replication.teacher_replay.bills import NO_REPORT, UsageReport, read_usage
 from composer_replication.teacher_replay.ledger import Billed
-from composer_replication.teacher_replay.rate_limits import seconds_to_wait
-from composer_replication.teacher_replay.refusals import is_too_long
-from composer_replication.teacher_replay.teachers import Teacher
-from composer_replication.teacher_replay.usage_reports import NO_REPORT, UsageReport, read_usage
+from composer_replication.teacher_replay.refusals import is_too_long, seconds_to_wait
+from composer_replication.teacher_replay.teachers import RemoteTeacher
 from composer_replication.traces import ToolCall, Turn, dump_json, parse_arguments
 
 # A gateway that gave up waiting: the model behind it may have answered, and billed.
@@ -105,7 +104,7 @@ class TeacherClient:
         """Close all connections."""
         await self._http.aclose()
 
-    async def ask(self, teacher: Teacher, body: bytes) -> Reply:
+    async def ask(self, teacher: RemoteTeacher, body: bytes) -> Reply:
         """Send one request, once.
 
         Raises:
@@ -123,7 +122,7 @@ class TeacherClient:
             raise _refused(status, headers, content, teacher)
         return _reply(content, latency, teacher, headers)
 
-    async def context_window(self, teacher: Teacher) -> int | None:
+    async def context_window(self, teacher: RemoteTeacher) -> int | None:
         """How many tokens fit a teacher by its endpoint's list of models, None if that does not say."""
         asked = self._exchange("GET", f"{teacher.base_url}/models", _headers(teacher))
         try:
@@ -151,12 +150,12 @@ class TeacherClient:
             return response.status_code, response.headers, bytes(content)
 
 
-def _headers(teacher: Teacher) -> dict[str, str]:
+def _headers(teacher: RemoteTeacher) -> dict[str, str]:
     headers = {"Content-Type": "application/json"}
     return {**headers, "Authorization": f"Bearer {teacher.api_key}"} if teacher.api_key else headers
 
 
-def _lost(error: Exception, teacher: Teacher, timeout: float) -> CallFailedError:
+def _lost(error: Exception, teacher: RemoteTeacher, timeout: float) -> CallFailedError:
     """No complete response came. Only what failed before there was a connection is surely free: what is written may go
     out after the one who waited for it has given up."""
     never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
@@ -168,12 +167,17 @@ def _lost(error: Exception, teacher: Teacher, timeout: float) -> CallFailedError
     return CallFailedError(without_key(reason, teacher), billed="no" if never_sent else "maybe", retry=retry)
 
 
-def _refused(status: int, headers: httpx2.Headers, content: bytes, teacher: Teacher) -> CallFailedError:
+def _refused(status: int, headers: httpx2.Headers, content: bytes, teacher: RemoteTeacher) -> CallFailedError:
     return _by_status(status, _decoded(content, bare_error=True) or {}, teacher, headers)
 
 
 def _by_status(
-    status: int, reply: dict[str, Any], teacher: Teacher, headers: Mapping[str, str], *, report: UsageReport = NO_REPORT
+    status: int,
+    reply: dict[str, Any],
+    teacher: RemoteTeacher,
+    headers: Mapping[str, str],
+    *,
+    report: UsageReport = NO_REPORT,
 ) -> CallFailedError:
     text = _error_text(reply)
     too_long = is_too_long(status, reply)
@@ -192,7 +196,7 @@ def _by_status(
     )
 
 
-def _reply(content: bytes, latency: float, teacher: Teacher, headers: Mapping[str, str]) -> Reply:
+def _reply(content: bytes, latency: float, teacher: RemoteTeacher, headers: Mapping[str, str]) -> Reply:
     reply = _decoded(content)
     if reply is None:
         raise CallFailedError("the endpoint answered with something that is no JSON", billed="yes", retry=False)
@@ -252,7 +256,7 @@ def _error_text(reply: dict[str, Any]) -> str:
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 
-def without_key(text: str, teacher: Teacher) -> str:
+def without_key(text: str, teacher: RemoteTeacher) -> str:
     """An error on one line, without the key or a piece of it: endpoints like to repeat it, or its two ends."""
     line = " ".join(text.split())
     key = teacher.api_key or ""

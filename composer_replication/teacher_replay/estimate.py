@@ -8,17 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
+from composer_replication.teacher_replay.answers import SequentialGate
 from composer_replication.teacher_replay.calls import call_key
-from composer_replication.teacher_replay.families import shared_family
-from composer_replication.teacher_replay.gating import SequentialGate
-from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
 from composer_replication.teacher_replay.ledger import StoredAnswers
 from composer_replication.teacher_replay.prices import Tokens, to_usd
-from composer_replication.teacher_replay.prompts import SHORTEST_CACHED, Prompt, PromptWriter
-from composer_replication.teacher_replay.redaction import new_redactor
-from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay, cheapest_first
+from composer_replication.teacher_replay.prompts import (
+    SHORTEST_CACHED,
+    KnownPrompts,
+    Prompt,
+    PromptWriter,
+    new_redactor,
+    token_bound,
+)
+from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import BYTES_PER_TOKEN
-from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.teacher_replay.schedule import ReplayOptions, cheapest_first
+from composer_replication.teacher_replay.teachers import RemoteTeacher, shared_family
 from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.traces import action_text
 
@@ -85,7 +90,7 @@ class ReplayEstimate:
 
 
 def estimate_replay(
-    traces: Iterable[TraceToReplay], teachers: Sequence[Teacher], options: ReplayOptions
+    traces: Iterable[TraceToReplay], teachers: Sequence[RemoteTeacher], options: ReplayOptions
 ) -> ReplayEstimate:
     """Price every call that the ledger has no answer to."""
     estimate = ReplayEstimate(teachers={teacher.slug: TeacherEstimate() for teacher in teachers})
@@ -98,7 +103,7 @@ def estimate_replay(
 def _add_trace(
     estimate: ReplayEstimate,
     trace: TraceToReplay,
-    teachers: Sequence[Teacher],
+    teachers: Sequence[RemoteTeacher],
     options: ReplayOptions,
     stored: StoredAnswers,
 ) -> None:
@@ -142,7 +147,7 @@ def _fewest_asked(teachers: int, options: ReplayOptions) -> int:
     return gate.fewest_asked(teachers)
 
 
-def _add_call(estimate: TeacherEstimate, teacher: Teacher, prompt: Prompt, shared: int, output: int) -> int:
+def _add_call(estimate: TeacherEstimate, teacher: RemoteTeacher, prompt: Prompt, shared: int, output: int) -> int:
     tokens = prompt.size // BYTES_PER_TOKEN
     cached = shared // BYTES_PER_TOKEN if shared >= SHORTEST_CACHED else 0
     written = tokens - cached if teacher.cache_control and prompt.size >= SHORTEST_CACHED else 0

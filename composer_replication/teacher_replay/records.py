@@ -56,7 +56,7 @@ class TeacherRow(msgspec.Struct):
         """The row that a result describes; the one place where a teacher's text is parsed."""
         text = result["response_text"]
         given: dict[str, Any] = {name: value for name, value in result.items() if name in cls.__struct_fields__}
-        return cls(turn=None if text is None else parse_action(text), **given)
+        return cls(**{**given, "turn": None if text is None else parse_action(text)})
 
     def result(self) -> TeacherCallResult:
         """The row with its answer as a text."""

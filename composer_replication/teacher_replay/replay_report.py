@@ -11,7 +11,7 @@ from composer_replication.teacher_replay.calls import Called
 from composer_replication.teacher_replay.ledger import Balance
 from composer_replication.teacher_replay.prices import Tokens, to_usd
 from composer_replication.teacher_replay.prompts import Prompt
-from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.teacher_replay.teachers import RemoteTeacher
 
 # Without a tokenizer, a token is taken for so many bytes.
 BYTES_PER_TOKEN = 4
@@ -98,11 +98,11 @@ class ReplayReport:
     stopped: bool = False
     balance: Balance | None = None
 
-    def use(self, teacher: Teacher) -> TeacherUse:
+    def use(self, teacher: RemoteTeacher) -> TeacherUse:
         """The figures of a teacher."""
         return self.teachers.setdefault(teacher.slug, TeacherUse())
 
-    def count(self, teacher: Teacher, called: Called, reading: Reading | None = None) -> None:
+    def count(self, teacher: RemoteTeacher, called: Called, reading: Reading | None = None) -> None:
         """Count a call with what its answer is worth, or one that was not made for want of money."""
         use = self.use(teacher)
         use.retries += max(0, called.tries - 1)
@@ -141,7 +141,7 @@ class ReplayReport:
             use.unusable_cost += answer.cost
             use.last_unusable = reading.problem
 
-    def count_gated(self, teacher: Teacher, prompt: Prompt, expected_output_tokens: int) -> None:
+    def count_gated(self, teacher: RemoteTeacher, prompt: Prompt, expected_output_tokens: int) -> None:
         """Count a call that the gate did not make, at the price it would have had without a prompt cache."""
         use = self.use(teacher)
         use.gated += 1

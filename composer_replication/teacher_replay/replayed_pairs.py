@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.teacher_replay.agreement.judge import JudgedComparer
-from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gate_settings import pair_rule
 from composer_replication.teacher_replay.pair_report import PairReport
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for, extract_by_rule
 from composer_replication.teacher_replay.records import DPOPair
-from composer_replication.teacher_replay.replay import TraceToReplay
-from composer_replication.teacher_replay.replay_folder import AnswerIndex, ReplayFolder
-from composer_replication.teacher_replay.sources import traces_to_replay
+from composer_replication.teacher_replay.replay_files import AnswerIndex, ReplayFolder, TraceToReplay, traces_to_replay
+from composer_replication.teacher_replay.teachers import shared_family
 from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.traces import action_text
 

@@ -1,4 +1,4 @@
-"""Teachers: what a user writes of one, and what a call to it needs."""
+"""Remote teachers: what a user writes of one, its key, its model family, and what a call to it needs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,118 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
-from composer_replication.teacher_replay.families import model_families
-from composer_replication.teacher_replay.keys import MissingKeyError, find_key
 from composer_replication.teacher_replay.prices import NANO, Price, listed_price, listed_window, per_million
+
+# In a name's parts: a maker says nothing if the model's own name does, as in "nvidia/llama-3.1-nemotron".
+_VERSION = r"(?:[\d.]+\w*)?"
+_FAMILIES = (
+    ("claude", r"(?:claude|opus|sonnet|haiku)"),
+    ("gpt", r"(?:(?:chat)?gpt|codex|o[1345](?:mini|pro)?|davinci|computer-use)"),
+    ("gemini", r"(?:gemini|gemma|palm|bard)"),
+    ("deepseek", r"deepseek"),
+    ("qwen", r"(?:qwen\d*|qwq|qvq)"),
+    ("llama", r"(?:(?:code)?llama\d*|nemotron|hermes)"),
+    ("mistral", r"(?:mi[sx]tral|codestral|devstral|ministral|magistral|pixtral|mathstral)"),
+    ("kimi", r"(?:kimi|moonshot)"),
+    ("glm", r"(?:(?:chat)?glm\d*|codegeex)"),
+    ("grok", r"grok"),
+    ("command", r"(?:command|c4ai|aya)"),
+    ("phi", r"phi\d*"),
+    ("minimax", r"minimax"),
+    ("nova", r"nova"),
+    ("granite", r"granite"),
+    ("smollm", r"smollm\d*"),
+    ("composer", r"composer"),
+    ("olmo", r"olmo\d*"),
+    ("jamba", r"jamba"),
+    ("yi", r"yi"),
+    ("ernie", r"ernie"),
+    ("hunyuan", r"hunyuan"),
+    ("starcoder", r"starcoder\d*"),
+)
+_MAKERS = {
+    "anthropic": "claude",
+    "openai": "gpt",
+    "google": "gemini",
+    "deepseek-ai": "deepseek",
+    "mistralai": "mistral",
+    "moonshotai": "kimi",
+    "x-ai": "grok",
+    "xai": "grok",
+    "zai-org": "glm",
+    "z-ai": "glm",
+    "thudm": "glm",
+    "meta-llama": "llama",
+}
+
+
+def model_families(name: str) -> frozenset[str]:
+    """The families of a model, by its name in any spelling (with or without a maker, a date or a size).
+
+    There are two for a model that one trained on another's answers, such as "deepseek-r1-distill-qwen-32b": it may
+    agree with either for no better reason than that. None for a name that says nothing.
+    """
+    maker, _, model = name.lower().strip().rpartition("/")
+    # "us.anthropic.claude-sonnet-4-5" has its maker before a dot.
+    parts = re.split(r"[^a-z0-9.]+|(?<=[a-z])\.(?=[a-z])", model.partition(":")[0])
+    named = [family for part in parts for family, pattern in _FAMILIES if re.fullmatch(pattern + _VERSION, part)]
+    if not named:
+        known = _MAKERS.get(maker.rpartition("/")[2])
+        return frozenset() if known is None else frozenset({known})
+    # The first name counts ("gpt-5-codex"), unless a second one says whose answers it learned from, or into what.
+    return frozenset(named) if "distill" in parts else frozenset(named[:1])
+
+
+def shared_family(teacher_families: Iterable[str], student_models: Iterable[str | None]) -> str | None:
+    """A family that a teacher and one of the student's models are both of; None if there is none that is known."""
+    students = frozenset[str]().union(*(model_families(model) for model in student_models if model))
+    return min(students.intersection(teacher_families), default=None)
+
+
+_HERMES = Path("~/.hermes/.env")
+_LINE = re.compile(
+    r"""\s* (?:export\s+)? (?P<name>[A-Za-z_]\w*) \s*=\s*
+    (?: "(?P<double>[^"]*)"\s* | '(?P<single>[^']*)'\s* | (?P<bare>(?:[^\s\#].*?)?) (?:\s+|$) )
+    (?:\#.*)?""",
+    re.VERBOSE,
+)
+
+
+class MissingKeyError(RuntimeError):
+    """A teacher needs a key that is nowhere to be found."""
+
+    def __init__(self, teacher: str, variable: str) -> None:
+        super().__init__(
+            f"teacher {teacher} needs a key: set {variable}, or put it into a file for --env-file or into {_HERMES}"
+        )
+
+
+def find_key(variable: str, env_file: str | os.PathLike[str] | None = None) -> str | None:
+    """The value of a variable, None if no place has it.
+
+    Raises:
+        FileNotFoundError: `env_file` does not exist.
+    """
+    if env_file is not None and not Path(env_file).is_file():
+        raise FileNotFoundError(f"{env_file}: there is no such file of environment variables")
+    if from_environment := os.environ.get(variable, "").strip():
+        return from_environment
+    hermes = _HERMES.expanduser()
+    files = [*([] if env_file is None else [Path(env_file)]), *([hermes] if hermes.is_file() else [])]
+    return next((key for file in files if (key := read_env_file(file).get(variable))), None)
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The `NAME=value` lines of a file: `export` and quotes are taken away, comments and other lines passed over."""
+    lines = map(_LINE.fullmatch, path.read_text(encoding="utf-8-sig", errors="replace").splitlines())
+    return {line["name"]: line["double"] or line["single"] or line["bare"] or "" for line in lines if line is not None}
+
 
 OPENROUTER = "https://openrouter.ai/api/v1"
 OPENROUTER_KEY = "OPENROUTER_API_KEY"
@@ -86,7 +189,7 @@ class TeacherError(ValueError):
 
 
 @dataclass(frozen=True)
-class Teacher:
+class RemoteTeacher:
     """A teacher with everything filled in."""
 
     slug: str
@@ -136,7 +239,7 @@ def resolve_teachers(
     *,
     api_key: str | None = None,
     env_file: str | os.PathLike[str] | None = None,
-) -> list[Teacher]:
+) -> list[RemoteTeacher]:
     """Fill in what the specs leave out. `api_key` is for OpenRouter alone: it never goes to another endpoint.
 
     Raises:
@@ -174,7 +277,7 @@ def load_teachers(path: str | os.PathLike[str]) -> list[TeacherSpec]:
     return listed
 
 
-def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | None) -> Teacher:
+def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | None) -> RemoteTeacher:
     given: Mapping[str, Any] = {"slug": spec} if isinstance(spec, str) else spec
     if not isinstance(given, Mapping):
         raise TeacherError(f"a teacher is a slug, or a mapping with a `slug`, not {type(spec).__name__}")
@@ -196,7 +299,7 @@ def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | 
     own_family = frozenset({given["family"]}) if "family" in given else frozenset()
     families = own_family or model_families(model) or model_families(slug)
     cache_control = given.get("cache_control", "claude" in families)
-    return Teacher(
+    return RemoteTeacher(
         slug=slug,
         model=model,
         base_url=base_url,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from composer_replication.teacher_replay.answers import AnswerReader, CallChecks
+from composer_replication.teacher_replay.answers import AnswerReader, CallChecks, Reading
 from composer_replication.teacher_replay.ledger import Answer
 from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.tool_schemas import complete_tools
-from composer_replication.traces import TraceState, parse_action
+from composer_replication.traces import Step, parse_action
 
 READ = {
     "name": "Read",
@@ -38,8 +38,12 @@ def problem(action: str, *tools: dict[str, Any]) -> str | None:
     return CallChecks(tools).problem(parse_action(action))
 
 
-def states(*actions: str) -> list[TraceState]:
-    return [TraceState(state_id=str(n), messages=[], student_action=one) for n, one in enumerate(actions)]
+def steps(*actions: str) -> list[Step]:
+    return [Step(str(number), [], parse_action(action)) for number, action in enumerate(actions)]
+
+
+def read(text: str, finish: str, completion: int = 1) -> Reading:
+    return AnswerReader([READ]).read(Answer(parse_action(text), finish, Tokens(1, completion), 5, 0.1), 64)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,7 @@ def test_without_tools_only_calls_that_do_not_parse_are_refused() -> None:
 
 def test_an_inferred_definition_is_checked_for_its_name_alone() -> None:
     """Its types and what it requires are a guess: the student's calls may all have had an argument by chance."""
-    inferred = complete_tools([], states(call("Bash", command="ls", timeout=5), call("Bash", command="pwd", timeout=5)))
+    inferred = complete_tools([], steps(call("Bash", command="ls", timeout=5), call("Bash", command="pwd", timeout=5)))
     twice = complete_tools(inferred, [])
     assert inferred[0]["function"]["parameters"]["required"] == ["command", "timeout"]
     for tools in (inferred, twice, json.loads(json.dumps(twice))):
@@ -98,16 +102,16 @@ def test_a_schema_that_is_none_refuses_nothing_and_nothing_is_fetched(monkeypatc
 
 @pytest.mark.parametrize("finish", ["length", "max_tokens", "MAX_TOKENS", "model_length", "max_output_tokens"])
 def test_an_answer_that_was_cut(finish: str) -> None:
-    reading = AnswerReader([READ]).read(Answer("Half", finish, Tokens(1, 1), 5, 0.1), 64)
-    assert reading.action is None
+    reading = read("Half", finish)
+    assert reading.turn is None
     assert reading.is_cut
     assert reading.problem == "the answer was cut at 64 tokens: raise max_output_tokens"
 
 
 def test_an_answer_of_all_tokens_that_does_not_say_how_it_ended_was_cut() -> None:
-    assert AnswerReader([READ]).read(Answer("Half", "", Tokens(1, 64), 5, 0.1), 64).is_cut
-    assert AnswerReader([READ]).read(Answer("Whole", "", Tokens(1, 63), 5, 0.1), 64).action == "Whole"
-    assert AnswerReader([READ]).read(Answer("Whole", "stop", Tokens(1, 64), 5, 0.1), 64).action == "Whole"
+    assert read("Half", "", 64).is_cut
+    assert read("Whole", "", 63).turn == parse_action("Whole")
+    assert read("Whole", "stop", 64).turn == parse_action("Whole")
 
 
 def test_none_for_what_need_not_be_given_is_as_good_as_nothing() -> None:
@@ -126,11 +130,11 @@ def test_none_for_what_need_not_be_given_is_as_good_as_nothing() -> None:
     ],
 )
 def test_an_answer_that_cannot_be_used(text: str, finish: str, reason: str) -> None:
-    reading = AnswerReader([READ]).read(Answer(text, finish, Tokens(1, 1), 5, 0.1), 64)
-    assert (reading.action, reading.problem, reading.is_cut) == (None, reason, False)
+    reading = read(text, finish)
+    assert reading == Reading(problem=reason)
 
 
 def test_an_answer_that_can_be_used_stays_as_it_is() -> None:
     text = f"So.\n{call('Read', file_path='a')}"
-    reading = AnswerReader([READ]).read(Answer(text, "tool_calls", Tokens(1, 1), 5, 0.1), 64)
-    assert (reading.action, reading.problem, reading.is_cut) == (text, None, False)
+    reading = read(text, "tool_calls")
+    assert reading == Reading(parse_action(text))

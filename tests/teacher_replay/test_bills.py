@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from composer_replication.teacher_replay.bills import Reserved, believed, bill
-from composer_replication.teacher_replay.known_prompts import token_bound
+from composer_replication.teacher_replay.bills import Reserved, UsageReport, believed, bill
 from composer_replication.teacher_replay.prices import Price, Tokens
-from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
-from composer_replication.teacher_replay.usage_reports import UsageReport
+from composer_replication.teacher_replay.prompts import Prompt, PromptWriter, token_bound
 
 PRICE = Price(input=10**9, output=2 * 10**9, cached_input=10**8, cache_write=10**9)  # a thousand nano-dollars a token
-TEXT = "x" * 1600
+SIZE = 1600
 RESERVED = Reserved(1631 + 1024, 200, 50_000)
 
 
@@ -22,7 +20,7 @@ def prompt(letters: int = 1600) -> Prompt:
 def cost(*readings: Tokens, billed: float | None = None, price: Price = PRICE, worst_case: int = 50_000) -> int:
     """Of a short prompt and an empty answer."""
     reserved = Reserved(2000, 200, worst_case)
-    return bill(price, UsageReport(readings, billed), prompt(4), "", reserved).cost
+    return bill(price, UsageReport(readings, billed), prompt(4), 0, reserved).cost
 
 
 @pytest.mark.parametrize(
@@ -37,7 +35,7 @@ def cost(*readings: Tokens, billed: float | None = None, price: Price = PRICE, w
     ],
 )
 def test_a_usage_that_can_be_is_believed(usage: Tokens) -> None:
-    assert believed([usage], prompt(), TEXT, RESERVED) == [usage]
+    assert believed([usage], prompt(), SIZE, RESERVED) == [usage]
 
 
 @pytest.mark.parametrize(
@@ -55,19 +53,18 @@ def test_a_usage_that_can_be_is_believed(usage: Tokens) -> None:
 )
 def test_a_usage_that_cannot_be_is_not(usage: Tokens) -> None:
     assert (prompt().size, token_bound(prompt())) == (1631, 1631 + 1024)
-    assert believed([usage], prompt(), TEXT, RESERVED) == []
+    assert believed([usage], prompt(), SIZE, RESERVED) == []
 
 
 def test_few_tokens_are_enough_for_a_short_answer_but_none_are_not() -> None:
-    call = "[TOOL_USE] name=Bash input={}"
-    assert believed([Tokens(400, 0), Tokens(400, 1)], prompt(), call, RESERVED) == [Tokens(400, 1)]
-    assert believed([Tokens(400, 0)], prompt(), "", RESERVED) == [Tokens(400, 0)]
+    assert believed([Tokens(400, 0), Tokens(400, 1)], prompt(), 29, RESERVED) == [Tokens(400, 1)]
+    assert believed([Tokens(400, 0)], prompt(), 0, RESERVED) == [Tokens(400, 0)]
 
 
 def test_a_prompt_within_its_bound_rules_out_those_beyond() -> None:
     within, too_much, much_thought = Tokens(2655, 200), Tokens(2656, 200), Tokens(2655, 9000)
-    assert believed([too_much, within, much_thought], prompt(), TEXT, RESERVED) == [within, much_thought]
-    assert believed([too_much], prompt(), TEXT, RESERVED) == [too_much]
+    assert believed([too_much, within, much_thought], prompt(), SIZE, RESERVED) == [within, much_thought]
+    assert believed([too_much], prompt(), SIZE, RESERVED) == [too_much]
 
 
 def test_the_dearest_reading_counts_unless_the_sum_says_which_it_is() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from composer_replication.teacher_replay.families import model_families, shared_family
+from composer_replication.teacher_replay.teachers import model_families, shared_family
 
 NAMES = {
     "claude": [

@@ -11,34 +11,26 @@ from hypothesis import strategies as st
 
 from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.agreement.exact import ExactComparer
-from composer_replication.teacher_replay.gating import Gate, SequentialGate, gate_for
+from composer_replication.teacher_replay.answers import SequentialGate, gate_for
 from composer_replication.teacher_replay.pairs import extract_dpo_pairs
-from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.traces import TraceState
+from composer_replication.teacher_replay.records import TeacherRow
+from composer_replication.traces import Step, Turn, action_text, parse_action
 
 
-def row(teacher: str, answer: str | None, state_id: str = "s") -> TeacherCallResult:
-    return TeacherCallResult(
-        state_id=state_id,
-        teacher_slug=teacher,
-        response_text=answer,
-        latency_s=0.0,
-        prompt_tokens=0,
-        completion_tokens=0,
-        cost_usd=0.0,
-        error=None if answer is not None else "it failed",
-    )
+def row(teacher: str, answer: str | None, error: str | None = None) -> TeacherRow:
+    turn = None if answer is None else parse_action(answer)
+    return TeacherRow("s", teacher, turn, error=error or (None if answer is not None else "it failed"))
 
 
-def state(action: str = "s") -> TraceState:
-    return TraceState(state_id="s", messages=[], student_action=action)
+def step(action: str = "s") -> Step:
+    return Step("s", [], parse_action(action))
 
 
-def asked(gate: Gate, action: str, answers: Sequence[tuple[str, str | None]]) -> list[TeacherCallResult]:
+def asked(gate: SequentialGate, action: str, answers: Sequence[tuple[str, str | None]]) -> list[TeacherRow]:
     """The rows of the teachers that are asked, if these are their answers and the order in which they are asked."""
-    rows: list[TeacherCallResult] = []
+    rows: list[TeacherRow] = []
     for index, (teacher, answer) in enumerate(answers):
-        if not gate(state(action), rows, [name for name, _ in answers[index:]]):
+        if not gate(step(action), rows, [name for name, _ in answers[index:]]):
             break
         rows.append(row(teacher, answer))
     return rows
@@ -82,13 +74,13 @@ def test_thinking_is_no_part_of_an_answer() -> None:
 def test_a_comparer_of_ones_own_gets_actions_without_thinking_and_no_failed_ones() -> None:
     compared: list[str] = []
 
-    def same(first: str, second: str, /) -> Comparison:
-        compared.extend((first, second))
-        return Comparison(first == second, float(first == second))
+    def same(first: Turn, second: Turn, /) -> Comparison:
+        compared.extend((action_text(first), action_text(second)))
+        return Comparison(action_text(first) == action_text(second), 1.0)
 
     thought = "[THINKING]\nmaybe\n[/THINKING]\n"
-    rows = [row("a", f"{thought}x"), row("b", f"{thought}x"), {**row("c", "half of it"), "error": "it was cut"}]
-    assert SequentialGate(same)(state(f"{thought}s"), rows, ["d"]) is False
+    rows = [row("a", f"{thought}x"), row("b", f"{thought}x"), row("c", "half of it", "it was cut")]
+    assert SequentialGate(same)(step(f"{thought}s"), rows, ["d"]) is False
     assert set(compared) == {"s", "x"}
 
 
@@ -104,11 +96,11 @@ def test_the_pairs_are_those_of_asking_everybody(answers: list[str | None], data
     order = data.draw(st.permutations(standing))
     by_gate = asked(sequential(threshold, min_margin), "s", order)
 
-    def pairs(rows: list[TeacherCallResult]) -> list[tuple[str, str]]:
-        found = extract_dpo_pairs([state()], rows, threshold, min_margin=min_margin)
+    def pairs(rows: list[TeacherRow]) -> list[tuple[str, str]]:
+        found = extract_dpo_pairs([step().state()], [one.result() for one in rows], threshold, min_margin=min_margin)
         return [(pair["chosen"], pair["rejected"]) for pair in found]
 
-    assert pairs(sorted(by_gate, key=lambda one: one["teacher_slug"])) == pairs([row(*one) for one in standing])
+    assert pairs(sorted(by_gate, key=lambda one: one.teacher_slug)) == pairs([row(*one) for one in standing])
     gate = sequential(threshold, min_margin)
     assert len(by_gate) >= gate.fewest_asked(len(answers))
 
@@ -129,11 +121,14 @@ def test_a_gate_is_known_by_its_name_or_is_a_callable() -> None:
         made.append("comparer")
         return ExactComparer()
 
-    def own(state: TraceState, answers: Sequence[TeacherCallResult], remaining: Sequence[str], /) -> bool:
+    def own(*given: Any) -> bool:
+        assert given == (step("[THINKING]\nhm\n[/THINKING]\ns").state(), [row("a", "x").result()], ["b"])
         return True
 
     assert gate_for("none", comparer, threshold=2, min_margin=0) is None
-    assert gate_for(own, comparer, threshold=2, min_margin=0) is own
+    gate = gate_for(own, comparer, threshold=2, min_margin=0)
+    assert gate is not None
+    assert gate(step("[THINKING]\nhm\n[/THINKING]\ns"), [row("a", "x")], ["b"]) is True
     assert made == []
     assert isinstance(gate_for("sequential", comparer, threshold=2, min_margin=0), SequentialGate)
     assert made == ["comparer"]

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
-from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
+from composer_replication.teacher_replay.prompts import KnownPrompts, Prompt, PromptWriter, token_bound
 from composer_replication.teacher_replay.teachers import resolve_teachers
 
 LETTERS = 5000

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
-from composer_replication.teacher_replay.redaction import new_redactor
+from composer_replication.teacher_replay.prompts import Prompt, PromptWriter, new_redactor
 from composer_replication.traces import Message, Source, ToolCall, Trace, TraceState, Turn
 
 SETTINGS = {"model": "a-model", "max_tokens": 7, "temperature": 0.5}
@@ -37,13 +36,13 @@ def steps(count: int, *, text: str = "go on") -> list[Turn]:
 
 
 def prompts_of(states: Sequence[TraceState], tools: Sequence[dict[str, Any]] = (), **options: Any) -> list[Prompt]:
-    writer = PromptWriter(states, tools, **options)
+    writer = PromptWriter([state["messages"] for state in states], tools, **options)
     return [writer.prompt(state["messages"]) for state in states]
 
 
 def sent(state: TraceState, states: Sequence[TraceState] | None = None) -> str:
     """The body of a state's request, redacted."""
-    writer = PromptWriter(states or [state], TOOLS, new_redactor())
+    writer = PromptWriter([one["messages"] for one in states or [state]], TOOLS, new_redactor())
     return writer.prompt(state["messages"]).request(SETTINGS).decode()
 
 
@@ -201,7 +200,8 @@ def test_no_mark_on_what_is_too_short_or_has_no_text() -> None:
 
 def test_a_prompt_without_messages_has_no_marks_though_others_share_its_lists() -> None:
     states = states_of(*steps(2, text=LONG))
-    writer = PromptWriter(states, [{"type": "function", "function": {"name": "x", "description": LONG}}])
+    tool = {"type": "function", "function": {"name": "x", "description": LONG}}
+    writer = PromptWriter([state["messages"] for state in states], [tool])
     nothing, _ = writer.prompt([]), writer.prompt(states[0]["messages"])
     assert nothing.marks([]) == []
     assert messages_of(nothing.request(SETTINGS)) == []
@@ -230,7 +230,7 @@ def test_a_secret_is_redacted_in_every_place_a_message_has() -> None:
         state_id="s", messages=[message, {"role": "tool", "tool_call_id": "call_1", "content": key}], student_action=""
     )
     tools = [{"type": "function", "function": {"name": "Bash", "description": f"for {key}"}}]
-    writer = PromptWriter([state], tools, new_redactor())
+    writer = PromptWriter([state["messages"]], tools, new_redactor())
     prompt = writer.prompt(state["messages"])
     assert key.encode() not in prompt.request(SETTINGS, [1])
     first, second = messages_of(prompt.request(SETTINGS))
@@ -268,7 +268,7 @@ def test_a_secret_behind_a_name_that_comes_twice_is_not_sent() -> None:
 def test_messages_that_are_made_anew_are_redacted_too() -> None:
     key = "ghp_" + "a1B2" * 9
     state = TraceState(state_id="s", messages=[{"role": "user", "content": f"use {key}"}], student_action="")
-    writer = PromptWriter([state], (), new_redactor())
+    writer = PromptWriter([state["messages"]], (), new_redactor())
     prompt = writer.prompt([{"role": "user", "content": f"use {key}"}, {"role": "user", "content": f"use {key} now"}])
     assert key.encode() not in prompt.request(SETTINGS)
 

@@ -11,7 +11,7 @@ import pytest
 from teacher_replay.loopback_teacher import Asked, LoopbackTeachers, Refusal, Said, Whole, echo, states_of
 
 from composer_replication.teacher_replay import replay_trace
-from composer_replication.teacher_replay.rate_limits import seconds_to_wait
+from composer_replication.teacher_replay.refusals import seconds_to_wait
 
 NOTHING_LEFT = {"X-RateLimit-Remaining": "0"}
 

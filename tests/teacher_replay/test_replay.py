@@ -16,24 +16,33 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, Whole, echo, states_of
+from teacher_replay.loopback_teacher import (
+    Asked,
+    Cut,
+    LoopbackTeachers,
+    Refusal,
+    Said,
+    Whole,
+    echo,
+    states_of,
+    to_replay,
+)
 
 from composer_replication.teacher_replay import teachers as teachers_module
 from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.keys import MissingKeyError
 from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.teacher_replay.pairs import extract_dpo_pairs
 from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.teacher_replay.replay import (
+from composer_replication.teacher_replay.replay_files import TraceToReplay
+from composer_replication.teacher_replay.replay_report import ReplayReport
+from composer_replication.teacher_replay.schedule import (
     Replay,
     ReplayOptions,
-    TraceToReplay,
     cheapest_first,
     open_replay,
     replay_trace,
 )
-from composer_replication.teacher_replay.replay_report import ReplayReport
-from composer_replication.teacher_replay.teachers import resolve_teachers
+from composer_replication.teacher_replay.teachers import MissingKeyError, resolve_teachers
 from composer_replication.traces import Source, ToolCall, Trace, TraceState, Turn
 
 OPTIONS: dict[str, Any] = {"backoff": 0.0, "agreement": "exact"}
@@ -282,7 +291,7 @@ def test_no_more_calls_are_in_flight_than_was_allowed(
         return "x"
 
     server.answer = when_it_is_full
-    traces = [TraceToReplay(str(n), states_of(*(f"{n} {i}" for i in range(10)))) for n in range(3)]
+    traces = [to_replay(str(n), states_of(*(f"{n} {i}" for i in range(10)))) for n in range(3)]
     report_of(traces, [server.spec(name, **spec) for name, spec in zip("ab", specs, strict=True)], **options)
     assert len(server.asked) == 60
     assert server.peak == peak
@@ -297,7 +306,7 @@ def test_only_a_few_traces_are_taken_at_once(server: LoopbackTeachers) -> None:
     def traces() -> Iterator[TraceToReplay]:
         for number in range(30):
             taken.append(number)
-            yield TraceToReplay(str(number), states_of(f"of {number}"))
+            yield to_replay(str(number), states_of(f"of {number}"))
 
     async def run() -> None:
         options = ReplayOptions(**OPTIONS)
@@ -367,7 +376,7 @@ def test_a_sequential_gate_asks_the_cheapest_first_and_counts_what_it_saves(serv
         server.spec("cheap", input_per_mtok=1, output_per_mtok=1),
         server.spec("middle", input_per_mtok=2, output_per_mtok=1),
     ]
-    traces = [TraceToReplay("t", states_of("same", "other", "same", student="s"))]
+    traces = [to_replay("t", states_of("same", "other", "same", student="s"))]
     report = report_of(traces, specs, gate="sequential", expected_output_tokens=100)
     assert Counter(asked.model for asked in server.asked) == {"cheap": 3, "middle": 3}
     assert [teacher.slug for teacher in cheapest_first(resolve_teachers(specs))] == ["cheap", "middle", "dear"]
@@ -416,7 +425,7 @@ def test_a_gate_that_fails_ends_the_replay_without_a_hang(server: LoopbackTeache
 @pytest.mark.parametrize("status", [401, 402, 403, 404])
 def test_a_teacher_that_can_only_fail_is_left_alone_and_the_others_go_on(server: LoopbackTeachers, status: int) -> None:
     server.answer = lambda asked: Refusal(status, "not you") if asked.model == "bad" else "x"
-    traces = [TraceToReplay("t", numbered(12))]
+    traces = [to_replay("t", numbered(12))]
     report = report_of(traces, [server.spec("bad"), server.spec("good")])
     assert (len(server.of("bad")), len(server.of("good"))) == (1, 12)
     assert report.teachers["bad"].left_alone == f"HTTP {status}: not you"
@@ -428,7 +437,7 @@ def test_a_teacher_that_can_only_fail_is_left_alone_and_the_others_go_on(server:
 def test_a_teacher_that_fails_too_often_in_a_row_is_left_alone(server: LoopbackTeachers) -> None:
     server.answer = lambda asked: "x" if asked.earlier == 2 else Refusal(500, "broken")
     report = report_of(
-        [TraceToReplay("t", numbered(12))], [server.spec("bad")], max_retries=0, give_up_after=3, concurrency=1
+        [to_replay("t", numbered(12))], [server.spec("bad")], max_retries=0, give_up_after=3, concurrency=1
     )
     assert len(server.asked) == 6  # two failures, an answer, three failures
     assert report.teachers["bad"].left_alone == "3 calls in a row failed, the last: HTTP 500: broken"
@@ -439,7 +448,7 @@ def test_retries_are_counted_and_rows_have_the_last_error(server: LoopbackTeache
     server.answer = lambda asked: (
         Refusal(503, f"try {asked.earlier}") if asked.model == "bad" or asked.earlier < 2 else "x"
     )
-    report = report_of([TraceToReplay("t", numbered(1))], [server.spec("bad"), server.spec("good")], max_retries=3)
+    report = report_of([to_replay("t", numbered(1))], [server.spec("bad"), server.spec("good")], max_retries=3)
     assert (report.teachers["bad"].retries, report.teachers["good"].retries) == (3, 2)
     assert (report.teachers["bad"].failed, report.teachers["good"].answered) == (1, 1)
     rows = replayed(numbered(1), [server.spec("bad")], max_retries=1)
@@ -503,7 +512,7 @@ def test_identical_states_are_asked_once(server: LoopbackTeachers) -> None:
     server.answer = slowly
     (state,) = numbered(1)
     twins = [{**state, "state_id": f"s{number}"} for number in range(4)]
-    traces = [TraceToReplay("one", twins[:2]), TraceToReplay("two", [*twins[2:], *states_of("another")])]
+    traces = [to_replay("one", twins[:2]), to_replay("two", [*twins[2:], *states_of("another")])]
     report = report_of(traces, [server.spec("a")])
     assert len(server.asked) == 2
     assert (report.teachers["a"].answered, report.teachers["a"].stored) == (2, 3)
@@ -512,10 +521,10 @@ def test_identical_states_are_asked_once(server: LoopbackTeachers) -> None:
 def test_two_traces_with_the_same_ids_are_two_traces(server: LoopbackTeachers) -> None:
     async def run() -> list[list[tuple[str, str | None]]]:
         async with open_replay(resolve_teachers([server.spec("a")]), ReplayOptions(**OPTIONS)) as replay:
-            traces = [TraceToReplay("t", states_of("one", "two")), TraceToReplay("t", states_of("three", "four"))]
+            traces = [to_replay("t", states_of("one", "two")), to_replay("t", states_of("three", "four"))]
             rows = [rows async for rows in replay.run(traces)]
         assert (replay.report.traces, replay.report.states) == (2, 4)
-        return sorted([(row["state_id"], row["response_text"]) for row in one] for one in rows)
+        return sorted([(row.state_id, row.result()["response_text"]) for row in one] for one in rows)
 
     assert asyncio.run(run()) == [
         [("t::0000", "a on one"), ("t::0001", "a on two")],
@@ -557,7 +566,7 @@ def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: Loop
     server.answer = lambda asked: said.get(asked.text, Cut("half", "length"))
     specs = [server.spec(slug, **PRICES, max_output_tokens=64) for slug in "abc"]
     options: dict[str, Any] = {"ledger": tmp_path / "ledger.sqlite", "max_total_usd": 1.0}
-    traces = [TraceToReplay("t", numbered(5), [tool])]
+    traces = [to_replay("t", numbered(5), [tool])]
     rows: list[TeacherCallResult] = []
     for stored in (False, True):
         report = report_of(traces, specs, **options)
@@ -565,7 +574,7 @@ def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: Loop
         assert (use.cut, use.unusable, use.failed) == (3, 1, 0)
         assert (use.answered, use.stored, use.calls) == ((0, 1, 0) if stored else (1, 0, 5))
         assert (figures["calls"], figures["cut"], figures["unusable"]) == (0 if stored else 15, 9, 3)
-        rows = replayed(traces[0].states, specs, tools=[tool], **options)
+        rows = replayed(numbered(5), specs, tools=[tool], **options)
         of_a = [row for row in rows if row["teacher_slug"] == "a"]
         assert figures["teachers"]["a"]["cut_usd"] == pytest.approx(sum(row["cost_usd"] for row in of_a[2:]))
         assert figures["teachers"]["a"]["unusable_usd"] == pytest.approx(of_a[1]["cost_usd"])
@@ -583,7 +592,7 @@ def test_a_gate_asks_on_for_an_answer_that_cannot_be_used(server: LoopbackTeache
     call = ToolCall("c", "Read", {"path": "a"}).message()
     server.answer = lambda asked: {"content": None, "tool_calls": [call]} if asked.model == "a" else "fine"
     specs = [server.spec(slug, input_per_mtok=price, output_per_mtok=1) for price, slug in enumerate("abcd")]
-    trace = TraceToReplay("t", numbered(1, student="s"), [tool])
+    trace = to_replay("t", numbered(1, student="s"), [tool])
     uses = report_of([trace], specs, gate="sequential", max_total_usd=1.0).teachers
     assert [(uses[slug].unusable, uses[slug].answered, uses[slug].gated) for slug in "abcd"] == [
         (1, 0, 0), (0, 1, 0), (0, 1, 0), (0, 0, 1),
@@ -594,7 +603,7 @@ def test_the_figures_add_up(server: LoopbackTeachers, tmp_path: Path) -> None:
     server.answer = lambda asked: Refusal(400) if (asked.model, asked.text) == ("b", "question 1") else "x y z"
     specs = [server.spec("a", **PRICES), server.spec("b", **PRICES)]
     options: dict[str, Any] = {"ledger": tmp_path / "ledger.sqlite", "max_total_usd": 1.0}
-    traces = [TraceToReplay("t", numbered(4))]
+    traces = [to_replay("t", numbered(4))]
     first = replayed(numbered(2), specs[:1], **options)
     came: list[TeacherCallResult] = []
 
@@ -639,7 +648,7 @@ def test_what_a_providers_cache_saves_is_counted(server: LoopbackTeachers) -> No
     assert fresh >= row["cached_tokens"] > 0
     dollars = (2 * fresh + 0.5 * row["cached_tokens"] + 10 * row["completion_tokens"]) / 10**6
     assert row["cost_usd"] == pytest.approx(dollars)
-    figures = report_of([TraceToReplay("t", numbered(1))], [spec], max_total_usd=1.0).as_dict()
+    figures = report_of([to_replay("t", numbered(1))], [spec], max_total_usd=1.0).as_dict()
     assert figures["spent_usd"] == pytest.approx(dollars)
     assert figures["saved_by_prompt_cache_usd"] == pytest.approx(1.5 * row["cached_tokens"] / 10**6)
     assert figures["teachers"]["a"]["cached_tokens"] == row["cached_tokens"]
@@ -647,7 +656,7 @@ def test_what_a_providers_cache_saves_is_counted(server: LoopbackTeachers) -> No
 
 def test_without_money_nobody_is_asked_and_what_costs_nothing_is(server: LoopbackTeachers) -> None:
     specs = [server.spec("paid", **PRICES), server.spec("free")]
-    report = report_of([TraceToReplay("t", numbered(3))], specs, max_total_usd=0.0)
+    report = report_of([to_replay("t", numbered(3))], specs, max_total_usd=0.0)
     assert {asked.model for asked in server.asked} == {"free"}
     assert (report.teachers["paid"].no_room, report.teachers["free"].answered) == (3, 3)
     assert {row["teacher_slug"] for row in replayed(numbered(1), specs, max_total_usd=0.0)} == {"free"}
@@ -656,8 +665,8 @@ def test_without_money_nobody_is_asked_and_what_costs_nothing_is(server: Loopbac
 def test_a_teacher_of_the_students_family_is_named_and_can_be_left_out(server: LoopbackTeachers) -> None:
     specs = [server.spec("claude-x", cache_control=False), server.spec("gpt-x")]
     traces = [
-        TraceToReplay("one", numbered(1), student_models=["claude-sonnet-4-5", "other"]),
-        TraceToReplay("two", states_of("else"), student_models=["qwen3"]),
+        to_replay("one", numbered(1), student_models=["claude-sonnet-4-5", "other"]),
+        to_replay("two", states_of("else"), student_models=["qwen3"]),
     ]
     report = report_of(traces, specs)
     assert (report.same_family, report.excluded) == ({"claude-x": "claude"}, [])
@@ -700,9 +709,9 @@ def test_a_stopped_replay_waits_for_what_is_under_way_and_begins_no_more(
         async with open_replay(resolve_teachers(specs), ReplayOptions(**options), stop=stop) as replay:
 
             async def read() -> None:
-                traces = [TraceToReplay("t", states), *(TraceToReplay(str(n), states_of(f"of {n}")) for n in range(12))]
+                traces = [to_replay("t", states), *(to_replay(str(n), states_of(f"of {n}")) for n in range(12))]
                 async for some in replay.run(traces):
-                    rows.extend(some)
+                    rows.extend(row.result() for row in some)
 
             reading = asyncio.create_task(read())
             await until_held(server, 2)
@@ -741,7 +750,7 @@ def test_a_state_that_is_stopped_half_way_has_no_rows_but_its_answer_is_kept(
     async def run() -> list[list[TeacherCallResult]]:
         stop = asyncio.Event()
         async with open_replay(resolve_teachers(specs), options, stop=stop) as replay:
-            reading = asyncio.ensure_future(anext(replay.run([TraceToReplay("t", states)])))
+            reading = asyncio.ensure_future(anext(replay.run([to_replay("t", states)])))
             await until_held(server, 1)
             stop.set()
             held.go.set()
@@ -761,7 +770,7 @@ def test_a_stop_does_not_wait_for_pauses(server: LoopbackTeachers) -> None:
     async def run() -> ReplayReport:
         stop = asyncio.Event()
         async with open_replay(resolve_teachers([server.spec("a")]), ReplayOptions(**OPTIONS), stop=stop) as replay:
-            reading = asyncio.ensure_future(anext(replay.run([TraceToReplay("t", numbered(3))])))
+            reading = asyncio.ensure_future(anext(replay.run([to_replay("t", numbered(3))])))
             await asyncio.to_thread(server.wait_until, lambda: len(server.asked) == 1 and server.in_flight == 0)
             stop.set()
             assert await reading == []
@@ -842,7 +851,7 @@ def test_a_loop_that_is_left_early_ends_its_calls(
     async def run() -> Replay:
         options = ReplayOptions(**OPTIONS, ledger=ledger)
         async with open_replay(resolve_teachers([server.spec("a")]), options) as replay:
-            async for _ in replay.run([TraceToReplay(str(n), states_of(f"of {n}")) for n in range(4)]):
+            async for _ in replay.run([to_replay(str(n), states_of(f"of {n}")) for n in range(4)]):
                 await until_held(server, 3)
                 break
         assert len(asyncio.all_tasks()) == 1
@@ -863,7 +872,7 @@ def test_a_replay_that_is_closed_ends_whoever_still_reads(server: LoopbackTeache
     async def run() -> None:
         options = ReplayOptions(**OPTIONS, ledger=ledger)
         async with open_replay(resolve_teachers([server.spec("a")]), options) as replay:
-            reading = asyncio.ensure_future(anext(replay.run([TraceToReplay("t", numbered(3))])))
+            reading = asyncio.ensure_future(anext(replay.run([to_replay("t", numbered(3))])))
             await until_held(server, 2)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(reading, 60)
@@ -877,7 +886,7 @@ def test_a_trace_that_cannot_be_read_ends_the_replay_and_keeps_the_answers(
     server: LoopbackTeachers, tmp_path: Path
 ) -> None:
     def traces() -> Iterator[TraceToReplay]:
-        yield from (TraceToReplay(str(number), states_of(f"of {number}")) for number in range(9))
+        yield from (to_replay(str(number), states_of(f"of {number}")) for number in range(9))
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):

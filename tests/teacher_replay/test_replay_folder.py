@@ -11,25 +11,14 @@ from typing import Any
 
 import pytest
 
-from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.teacher_replay.replay_folder import AnswerIndex, ReplayFolder
-from composer_replication.teacher_replay.sources import StateOptions
+from composer_replication.teacher_replay.records import TeacherRow
+from composer_replication.teacher_replay.replay_files import AnswerIndex, ReplayFolder, StateOptions
 from composer_replication.teacher_replay.teachers import resolve_teachers
+from composer_replication.traces import parse_action
 
 
-def row(state_id: str, text: str, teacher: str = "t") -> TeacherCallResult:
-    return TeacherCallResult(
-        state_id=state_id,
-        teacher_slug=teacher,
-        response_text=text,
-        latency_s=0.5,
-        prompt_tokens=1,
-        completion_tokens=2,
-        cost_usd=0.25,
-        error=None,
-        cached_tokens=0,
-        stored=False,
-    )
+def row(state_id: str, text: str, teacher: str = "t") -> TeacherRow:
+    return TeacherRow(state_id, teacher, parse_action(text), 0.5, 1, 2, 0.25, None)
 
 
 def teachers(*slugs: str) -> Any:
@@ -45,7 +34,7 @@ def rows_in(folder: ReplayFolder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in folder.answers.read_text().splitlines()]
 
 
-def write(folder: ReplayFolder, *rows: TeacherCallResult) -> None:
+def write(folder: ReplayFolder, *rows: TeacherRow) -> None:
     writer = folder.writer()
     writer.add(rows)
     writer.finish()
@@ -54,7 +43,7 @@ def write(folder: ReplayFolder, *rows: TeacherCallResult) -> None:
 def test_rows_are_written_one_a_line_and_read_by_their_states(folder: ReplayFolder) -> None:
     rows = [row("a", "été\n"), row("b", "y"), row("a", "z", "u")]
     write(folder, *rows)
-    assert rows_in(folder) == rows
+    assert [TeacherRow.of(one) for one in rows_in(folder)] == rows
     index = AnswerIndex(folder.answers)
     assert list(index.rows(["b", "a"])) == [rows[1], rows[0], rows[2]]
     assert list(index.rows(["no such"])) == []

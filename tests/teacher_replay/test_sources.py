@@ -10,7 +10,7 @@ import pytest
 
 from composer_replication.ingestion import SYSTEM_PROMPT
 from composer_replication.ingestion.store import ManifestEntry, TraceStore
-from composer_replication.teacher_replay.sources import StateOptions, trace_to_replay, traces_to_replay
+from composer_replication.teacher_replay.replay_files import StateOptions, trace_to_replay, traces_to_replay
 from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
@@ -47,17 +47,17 @@ STATE = {"state_id": "s::0", "messages": [{"role": "user", "content": "go"}], "s
 def test_a_folder_gives_its_traces_in_order_without_the_empty_ones(folder: Path) -> None:
     found = list(traces_to_replay(folder))
     assert [one.trace_id for one in found] == ["a", "b"]
-    assert [[state["state_id"] for state in one.states] for one in found] == [
+    assert [[step.state_id for step in one.steps] for one in found] == [
         ["a::0000", "a::0001", "a::0002"],
         ["b::0000", "b::0001"],
     ]
-    assert found[0].states[0]["messages"][0] == {"role": "system", "content": SYSTEM_PROMPT}
+    assert found[0].steps[0].messages[0] == {"role": "system", "content": SYSTEM_PROMPT}
 
 
 def test_the_limit_counts_states_over_all_traces(folder: Path) -> None:
     def ids(limit: int) -> list[list[str]]:
         found = traces_to_replay(folder, StateOptions(limit=limit))
-        return [[state["state_id"] for state in one.states] for one in found]
+        return [[step.state_id for step in one.steps] for one in found]
 
     a, b = ["a::0000", "a::0001", "a::0002"], ["b::0000", "b::0001"]
     assert [ids(limit) for limit in range(1, 7)] == [[a[:1]], [a[:2]], [a], [a, b[:1]], [a, b], [a, b]]
@@ -68,9 +68,9 @@ def test_the_limit_counts_states_over_all_traces(folder: Path) -> None:
 def test_a_trace_that_is_cut_has_the_tools_of_the_whole_one(folder: Path) -> None:
     """Or its states would be other calls when the rest of it is replayed, and be paid for again."""
     (whole, _), (cut,) = traces_to_replay(folder), traces_to_replay(folder, StateOptions(limit=1))
-    assert len(cut.states) == 1
-    assert [tool["function"]["name"] for tool in complete_tools(cut.tools, cut.states)] == ["Bash", "Finish"]
-    assert complete_tools(cut.tools, cut.states) == complete_tools(whole.tools, whole.states)
+    assert len(cut.steps) == 1
+    assert [tool["function"]["name"] for tool in complete_tools(cut.tools, cut.steps)] == ["Bash", "Finish"]
+    assert complete_tools(cut.tools, cut.steps) == complete_tools(whole.tools, whole.steps)
 
 
 def test_a_trace_of_a_known_agent_has_its_tools_whatever_part_of_it_is_replayed(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_trace_of_a_known_agent_has_its_tools_whatever_part_of_it_is_replayed(
     store.note(ManifestEntry("/logs/one.jsonl", "0", "read", 1, 1, output="one.jsonl"))
     (whole,), (cut,) = traces_to_replay(tmp_path), traces_to_replay(tmp_path, StateOptions(limit=1))
     assert {"Bash", "Edit", "Write"} <= {tool["function"]["name"] for tool in cut.tools}
-    assert cut.tools == whole.tools == complete_tools(whole.tools, whole.states)
+    assert cut.tools == whole.tools == complete_tools(whole.tools, whole.steps)
 
 
 def test_the_models_of_a_trace_are_those_that_its_log_names() -> None:
@@ -91,11 +91,11 @@ def test_the_models_of_a_trace_are_those_that_its_log_names() -> None:
     assert trace_to_replay(trace("a", 1), StateOptions()).student_models == ()
 
 
-def test_options_reach_the_states() -> None:
+def test_options_reach_the_steps() -> None:
     options = StateOptions(system_prompt="Mine.", max_history_tokens=1)
     found = trace_to_replay(trace("a", 3, tools=[{"name": "Bash"}]), options)
-    assert found.states[2]["messages"][0]["content"] == "Mine."
-    assert len(found.states[2]["messages"]) == 3  # the system prompt, and the newest call with its result
+    assert found.steps[2].messages[0]["content"] == "Mine."
+    assert len(found.steps[2].messages) == 3  # the system prompt, and the newest call with its result
     assert [tool["function"]["name"] for tool in found.tools] == ["Bash"]
 
 
@@ -103,9 +103,9 @@ def test_a_file_of_states_is_one_trace(tmp_path: Path) -> None:
     second = {**STATE, "state_id": "s::1", "more": "is passed over"}
     (found,) = traces_to_replay(write(tmp_path / "mine.jsonl", STATE, b"", second, b"  "))
     assert (found.trace_id, found.tools, found.student_models) == ("mine", (), ())
-    assert list(found.states) == [STATE, {**STATE, "state_id": "s::1"}]
+    assert [step.state() for step in found.steps] == [STATE, {**STATE, "state_id": "s::1"}]
     (cut,) = traces_to_replay(tmp_path / "mine.jsonl", StateOptions(limit=1))
-    assert list(cut.states) == [STATE]
+    assert [step.state() for step in cut.steps] == [STATE]
     assert list(traces_to_replay(write(tmp_path / "empty.jsonl"))) == []
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from composer_replication.teacher_replay.bills import read_usage
 from composer_replication.teacher_replay.prices import Tokens
-from composer_replication.teacher_replay.usage_reports import read_usage
 
 COUNTS = {"prompt_tokens": 10, "completion_tokens": 2}
 # So that what is not counted plays no part.

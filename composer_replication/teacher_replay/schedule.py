@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import math
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,46 +19,29 @@ from typing import Any
 
 from composer_replication._keywords import check_keywords, keywords_of
 from composer_replication.ingestion.shell_commands import PROTOCOLS
-from composer_replication.teacher_replay.answers import AnswerReader, Reading
-from composer_replication.teacher_replay.calls import Called, Caller, CallRules
+from composer_replication.teacher_replay.answers import AnswerReader, GateChoice, Reading, StepGate, gate_for
+from composer_replication.teacher_replay.calls import Called, Caller, CallRules, LedgerThread
 from composer_replication.teacher_replay.client import TeacherClient
-from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gate_settings import GateSettings, gate_settings
-from composer_replication.teacher_replay.gating import GateChoice, StepGate, gate_for
-from composer_replication.teacher_replay.known_prompts import KnownPrompts
-from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for
 from composer_replication.teacher_replay.prices import cap_of, to_usd
-from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
+from composer_replication.teacher_replay.prompts import KnownPrompts, Prompt, PromptWriter, new_redactor
 from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow, check_state
-from composer_replication.teacher_replay.redaction import new_redactor
+from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import ReplayReport
 from composer_replication.teacher_replay.teachers import (
     DEFAULT_TEACHERS,
-    Teacher,
+    RemoteTeacher,
     TeacherSpec,
     resolve_teachers,
+    shared_family,
 )
 from composer_replication.teacher_replay.tool_schemas import complete_tools
-from composer_replication.teacher_replay.windows import Windows
 from composer_replication.traces import Step, TraceState
 
 # Traces under way at once: enough to keep every teacher busy while each trace goes on almost in order. Memory holds all
 # of each; twice as many would save another twentieth of the dollars.
 _TRACES_AT_ONCE = 4
-
-
-@dataclass(frozen=True)
-class TraceToReplay:
-    """The steps of one trace, the tools that its agent had (without any, they are inferred from its calls), and the
-    models that were the student in it, as far as the log knows them. `protocol` says how an agent without tool calls
-    writes its commands (`Trace.meta["text_protocol"]`): its teachers get texts and no tools, and answer in kind."""
-
-    trace_id: str
-    steps: Sequence[Step]
-    tools: Sequence[dict[str, Any]] = ()
-    student_models: Sequence[str] = ()
-    protocol: str | None = None
 
 
 @dataclass(frozen=True)
@@ -170,7 +154,7 @@ async def replay_trace(
 
 @asynccontextmanager
 async def open_replay(
-    teachers: Sequence[Teacher],
+    teachers: Sequence[RemoteTeacher],
     options: ReplayOptions,
     *,
     on_result: Callable[[TeacherCallResult], None] | None = None,
@@ -228,7 +212,7 @@ class Replay:
 
     def __init__(
         self,
-        teachers: Sequence[Teacher],
+        teachers: Sequence[RemoteTeacher],
         options: ReplayOptions,
         client: TeacherClient,
         ledger: LedgerThread,
@@ -330,7 +314,7 @@ class Replay:
             self._windows.close(number)
             await _cancel(tasks)
 
-    def _teachers_for(self, trace: TraceToReplay) -> list[Teacher]:
+    def _teachers_for(self, trace: TraceToReplay) -> list[RemoteTeacher]:
         """The teachers of a trace, and a note on those that are of its student's family."""
         teachers = []
         for teacher in self._teachers:
@@ -345,7 +329,7 @@ class Replay:
         return teachers
 
     async def _step(
-        self, running: _Running, step: Step, prompt: Prompt, teachers: Sequence[Teacher]
+        self, running: _Running, step: Step, prompt: Prompt, teachers: Sequence[RemoteTeacher]
     ) -> list[TeacherRow]:
         if self._gate is None:
             calls = [asyncio.create_task(self._ask(running, step, prompt, teacher)) for teacher in teachers]
@@ -361,7 +345,7 @@ class Replay:
         return [row for row in rows if row is not None and not isinstance(row, _NotAsked)]
 
     async def _one_by_one(
-        self, running: _Running, step: Step, prompt: Prompt, teachers: Sequence[Teacher], gate: StepGate
+        self, running: _Running, step: Step, prompt: Prompt, teachers: Sequence[RemoteTeacher], gate: StepGate
     ) -> dict[str, TeacherRow | _NotAsked]:
         came: dict[str, TeacherRow | _NotAsked] = {}
         for index, teacher in enumerate(teachers):
@@ -377,7 +361,9 @@ class Replay:
                 break
         return came
 
-    async def _ask(self, running: _Running, step: Step, prompt: Prompt, teacher: Teacher) -> TeacherRow | _NotAsked:
+    async def _ask(
+        self, running: _Running, step: Step, prompt: Prompt, teacher: RemoteTeacher
+    ) -> TeacherRow | _NotAsked:
         """A row for a call, or why it was not made."""
         async with self._in_turn(running, teacher):
             called = await self._called(teacher, prompt, running.known[teacher.slug])
@@ -393,7 +379,7 @@ class Replay:
             self._on_result(row.result())
         return row
 
-    async def _called(self, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
+    async def _called(self, teacher: RemoteTeacher, prompt: Prompt, known: KnownPrompts) -> Called:
         if self._stop.is_set():
             return Called(stopped=True)
         left_alone = self.report.use(teacher).left_alone
@@ -402,7 +388,7 @@ class Replay:
         return await self._caller.stored(teacher, prompt) or Called(error=f"not asked: {left_alone}")
 
     @asynccontextmanager
-    async def _in_turn(self, running: _Running, teacher: Teacher) -> AsyncIterator[None]:
+    async def _in_turn(self, running: _Running, teacher: RemoteTeacher) -> AsyncIterator[None]:
         """Wait for the trace's first call to this teacher, which fills its prompt cache, and for a free slot."""
         first = running.first.get(teacher.slug)
         if first is None:
@@ -415,7 +401,7 @@ class Replay:
         finally:
             running.first[teacher.slug].set()
 
-    def _watch(self, teacher: Teacher, called: Called) -> None:
+    def _watch(self, teacher: RemoteTeacher, called: Called) -> None:
         """Leave a teacher alone that can only fail."""
         use = self.report.use(teacher)
         if called.too_long:  # it would answer another prompt
@@ -432,7 +418,7 @@ class Replay:
 
 
 def _row(
-    step: Step, teacher: Teacher, called: Called, reading: Reading | None, gated_by: GateSettings | None
+    step: Step, teacher: RemoteTeacher, called: Called, reading: Reading | None, gated_by: GateSettings | None
 ) -> TeacherRow:
     answer = called.answer
     return TeacherRow(
@@ -450,7 +436,7 @@ def _row(
     )
 
 
-def cheapest_first(teachers: Sequence[Teacher]) -> list[Teacher]:
+def cheapest_first(teachers: Sequence[RemoteTeacher]) -> list[RemoteTeacher]:
     """The order in which a gate asks."""
     # A call is long in and short out.
     return sorted(teachers, key=lambda teacher: teacher.price.worst_case(20, 1))
@@ -462,3 +448,54 @@ async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in listed:
         task.cancel()
     await asyncio.gather(*listed, return_exceptions=True)
+
+
+class Windows:
+    """`size` states under way in all, shared evenly by the traces that are open. Those that wait take turns."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._open: set[int] = set()
+        self._inside: Counter[int] = Counter()
+        # In the order in which they came.
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def open(self, trace: int) -> None:
+        """A trace begins."""
+        self._open.add(trace)
+
+    def close(self, trace: int) -> None:
+        """A trace has no more states to begin; those under way still count."""
+        self._open.discard(trace)
+        self._admit()
+
+    async def enter(self, trace: int) -> None:
+        """Wait until the next state of a trace may begin."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (trace, place)
+        self._waiting.append(waiting)
+        self._admit()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:
+                self.leave(trace)
+            raise
+
+    def leave(self, trace: int) -> None:
+        """A state has ended."""
+        self._inside[trace] -= 1
+        if not self._inside[trace]:
+            del self._inside[trace]
+        self._admit()
+
+    def _admit(self) -> None:
+        share = -(-self._size // max(1, len(self._open)))
+        for waiting in list(self._waiting):
+            trace, place = waiting
+            if self._inside.total() < self._size and self._inside[trace] < share and not place.done():
+                self._waiting.remove(waiting)
+                self._inside[trace] += 1
+                place.set_result(None)

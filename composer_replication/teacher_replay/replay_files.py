@@ -1,7 +1,7 @@
-"""The folder of a replay: its ledger, its answers as rows, and how it was made.
+"""The files of a replay: the traces or states that it reads, and the folder that it writes.
 
 DIR/ledger.sqlite   every call and every answer; a second run asks only for what is missing
-DIR/answers.jsonl   a `TeacherCallResult` per line, of every state that was replayed
+DIR/answers.jsonl   a `TeacherCallResult` per line, of every state that was replayed, with the answer's `turn`
 DIR/replay.json     how states were made, the teachers, the figures of the last run
 """
 
@@ -9,18 +9,129 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from composer_replication._whole_file import whole_file
+from composer_replication.ingestion import SYSTEM_PROMPT
+from composer_replication.ingestion.loose_json import objects
+from composer_replication.ingestion.shell_commands import PROTOCOLS
+from composer_replication.ingestion.store import load_traces
 from composer_replication.teacher_replay.gate_settings import GateSettings, add_gate
-from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow
-from composer_replication.teacher_replay.sources import StateOptions
-from composer_replication.teacher_replay.teachers import Teacher
-from composer_replication.traces import Turn
+from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow, check_state
+from composer_replication.teacher_replay.teachers import RemoteTeacher
+from composer_replication.teacher_replay.tool_schemas import complete_tools, offered_tools
+from composer_replication.traces import Step, Trace, Turn
+
+
+@dataclass(frozen=True)
+class TraceToReplay:
+    """The steps of one trace, the tools that its agent had (without any, they are inferred from its calls), and the
+    models that were the student in it, as far as the log knows them. `protocol` says how an agent without tool calls
+    writes its commands (`Trace.meta["text_protocol"]`): its teachers get texts and no tools, and answer in kind."""
+
+    trace_id: str
+    steps: Sequence[Step]
+    tools: Sequence[dict[str, Any]] = ()
+    student_models: Sequence[str] = ()
+    protocol: str | None = None
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """How states are made of traces. Pairs must be made with the options of their replay."""
+
+    system_prompt: str = SYSTEM_PROMPT
+    max_history_tokens: int | None = None
+    limit: int | None = None
+
+
+def traces_to_replay(path: str | os.PathLike[str], options: StateOptions | None = None) -> Iterator[TraceToReplay]:
+    """The traces of a folder that `ingest` wrote, or of a JSONL file of states, one at a time; empty ones are passed
+    over. `limit` counts states over all traces.
+
+    Raises:
+        FileNotFoundError: nothing there, or no traces in it.
+        ValueError: a line of the file is no state, or the traces are damaged.
+    """
+    options = options or StateOptions()
+    left = options.limit
+    source = Path(path)
+    if not source.exists():
+        raise FileNotFoundError(f"{source}: there is no such folder of traces, or file of states")
+    for trace in _from_file(source) if source.is_file() else _from_folder(source, options):
+        if left is not None and len(trace.steps) > left:
+            # With the tools of the whole trace: when more of it is replayed, these states are not asked again.
+            tools = complete_tools(trace.tools, trace.steps)
+            trace = replace(trace, steps=trace.steps[:left], tools=tools)
+        if trace.steps:
+            yield trace
+        if left is not None:
+            left -= len(trace.steps)
+            if left <= 0:
+                return
+
+
+def trace_to_replay(trace: Trace, options: StateOptions) -> TraceToReplay:
+    """One trace, with the tools of its agent and the models that its log names."""
+    steps = list(trace.steps(system_prompt=options.system_prompt, max_history_tokens=options.max_history_tokens))
+    named = [trace.model, *(turn.model for turn in trace.turns if turn.role == "assistant")]
+    models = tuple(dict.fromkeys(name for name in named if name))
+    protocol = trace.meta.get("text_protocol")
+    known = protocol if protocol in PROTOCOLS else None
+    return TraceToReplay(trace.trace_id, steps, offered_tools(trace), models, known)
+
+
+def _from_folder(folder: Path, options: StateOptions) -> Iterator[TraceToReplay]:
+    try:
+        for trace in load_traces(folder):
+            yield trace_to_replay(trace, options)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"{folder} holds damaged traces ({error}): ingest their logs again") from None
+
+
+def _from_file(path: Path) -> Iterator[TraceToReplay]:
+    """A file of states is one trace: its lines are taken to be the steps of one session."""
+    steps: dict[str, Step] = {}
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            step = _step(line, f"{path}, line {number}")
+            if step.state_id in steps:
+                raise ValueError(f"{path}, line {number}: state_id {step.state_id!r} comes twice")
+            steps[step.state_id] = step
+    yield TraceToReplay(path.stem, list(steps.values()))
+
+
+def _step(line: bytes, where: str) -> Step:
+    try:
+        state: Any = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON ({error})") from None
+    check_state(state, where)
+    for message in state["messages"]:
+        if problem := _problem(message):
+            raise ValueError(f"{where}: {problem}")
+    return Step.of(state)
+
+
+def _problem(message: Any) -> str | None:
+    """What is wrong with a message."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return "every message needs a role"
+    content = message.get("content")
+    if content is not None and not isinstance(content, str) and objects(content) != content:
+        return "the content of a message is a text, or a list of parts"
+    calls = message.get("tool_calls")
+    if calls is not None and (objects(calls) != calls or not all(isinstance(c.get("function"), dict) for c in calls)):
+        return "the tool_calls of a message are a list of objects with a function"
+    return None
+
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -72,7 +183,7 @@ class ReplayFolder:
             AnswerIndex(self.answers)
         return AnswerWriter(self.answers)
 
-    def write_settings(self, options: StateOptions, teachers: Iterable[Teacher], report: dict[str, Any]) -> None:
+    def write_settings(self, options: StateOptions, teachers: Iterable[RemoteTeacher], report: dict[str, Any]) -> None:
         """Keep how this replay was made."""
         states = {"system_prompt": options.system_prompt, "max_history_tokens": options.max_history_tokens}
         families = {**self.teacher_families(), **{teacher.slug: sorted(teacher.families) for teacher in teachers}}
