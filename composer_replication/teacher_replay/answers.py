@@ -1,4 +1,4 @@
-"""What the answers at a step are worth: the turn of each, or why it has none, and whether to ask another teacher."""
+"""Answers of teachers at a step: which can be used, and whether another teacher has to be asked."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CUT = frozenset(
 
 @dataclass(frozen=True)
 class Reading:
-    """The turn of a usable answer, or the `problem` with it; `is_cut`: it ended at its limit of tokens."""
+    """A usable answer's turn, or the `problem` with the answer; `is_cut`: it ended at the token limit."""
 
     turn: Turn | None = None
     problem: str | None = None
@@ -68,7 +68,8 @@ class AnswerReader:
         self._checks = CallChecks([SHELL_TOOL] if protocol is not None else tools)
 
     def read(self, answer: Answer, max_output_tokens: int) -> Reading:
-        """An answer that was cut or kept back is no action; it is stored, so it is not paid for again."""
+        """Return the answer's turn, or why it cannot be used. Unusable answers stay stored: they are not paid for
+        again."""
         finish = answer.finish.lower()
         if finish in _CUT or (not finish and answer.tokens.completion >= max_output_tokens):
             return Reading(
@@ -84,7 +85,7 @@ class AnswerReader:
 
 
 def _as_call(turn: Turn, protocol: str) -> Reading:
-    """A turn with its command as a text and as a call, whichever of them it has."""
+    """Return a turn with its command both as text and as a call, whichever of them it has."""
     commands = [call.arguments["command"] for call in turn.tool_calls] or commands_in(turn.content, protocol)
     if len(commands) != 1:
         found = f"{len(commands)} commands where the prompt asks for one"
@@ -96,7 +97,7 @@ def _as_call(turn: Turn, protocol: str) -> Reading:
 
 
 class CallChecks:
-    """Whether calls can be made: their arguments are a JSON object, their tools were offered, and they fit the schemas.
+    """Checks calls: their arguments are a JSON object, their tools were offered, and they fit the schemas.
 
     An inferred definition is checked for its name alone. Without tools, nothing is known about names.
 
@@ -111,7 +112,7 @@ class CallChecks:
             self._validators[function["name"]] = None if is_inferred(tool) else _validator(function["parameters"])
 
     def problem(self, turn: Turn) -> str | None:
-        """Why the first of a turn's calls that cannot be made cannot be made; None if all can."""
+        """Return what is wrong with the first invalid call of a turn; None if all are valid."""
         return next((problem for call in turn.tool_calls if (problem := self._of_call(call)) is not None), None)
 
     def _of_call(self, call: ToolCall) -> str | None:
@@ -120,7 +121,7 @@ class CallChecks:
         if self._validators and call.name not in self._validators:
             return f"the answer calls {call.name}, which is none of the tools that were offered"
         validator = self._validators.get(call.name)
-        # None for what need not be given is as good as nothing.
+        # None for an optional argument counts as absent.
         given = {name: value for name, value in call.arguments.items() if value is not None}
         misfit = None if validator is None else _misfit(validator, given)
         return None if misfit is None else f"the answer's call of {call.name} does not fit the tool: {misfit}"
@@ -130,15 +131,15 @@ def _validator(schema: dict[str, Any]) -> Any:
     jsonschema = require("jsonschema", "replay")
     referencing = require("referencing", "replay")
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    # A registry of its own: without one, a schema that is elsewhere would be fetched.
+    # An empty registry: without one, a schema behind a URL would be fetched.
     return kind(schema, registry=referencing.Registry())
 
 
 def _misfit(validator: Any, arguments: dict[str, Any]) -> str | None:
-    """Where arguments break a schema, without their values; None if they fit, or if the schema itself is broken."""
+    """Return where arguments break a schema, without their values; None if they fit, or if the schema is invalid."""
     try:
         error = next(validator.iter_errors(arguments), None)
-    except Exception:  # noqa: BLE001 - a schema that is none fails in as many ways as there are keywords
+    except Exception:  # noqa: BLE001 - an invalid schema fails in as many ways as there are keywords
         return None
     if error is None:
         return None
@@ -180,8 +181,8 @@ class SequentialGate:
         return self._is_open(Tally.of(step.turn, answers, self._same), len(remaining))
 
     def fewest_asked(self, teachers: int) -> int:
-        """How many of so many teachers are asked at least, where the student did something."""
-        # No answers decide sooner than those that are all the student's.
+        """Return the least number of teachers that are asked where the student did something."""
+        # It is decided soonest if all teachers did what the student did.
         decided = (asked for asked in range(teachers) if not self._is_open(Tally((), ("",) * asked), teachers - asked))
         return next(decided, teachers)
 
@@ -198,7 +199,7 @@ class SequentialGate:
 def gate_for(
     choice: GateChoice, comparer: Callable[[], Comparer], *, threshold: int, min_margin: int
 ) -> StepGate | None:
-    """The gate that an argument means; None asks every teacher at once. The comparer is made only if it is needed.
+    """Return the gate that an argument names; None asks every teacher at once. The comparer is made only if needed.
 
     Raises:
         ValueError: neither a known name nor callable.

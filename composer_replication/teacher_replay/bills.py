@@ -1,4 +1,4 @@
-"""What a call cost, by what its endpoint reports: the usage in all its meanings, and the bill.
+"""The cost of a call, from what its endpoint reports: all readings of its usage, and the bill.
 
 Endpoints agree on the names of two counts and on little else. Tokens that were read from a cache or written to it are
 part of the prompt (OpenAI, OpenRouter, LiteLLM) or stand beside it (Anthropic, and gateways that pass its numbers
@@ -25,7 +25,7 @@ from composer_replication.teacher_replay.prompts import LONGEST_TOKEN, Prompt, t
 _PROMPT = ("prompt_tokens", "input_tokens")
 _COMPLETION = ("completion_tokens", "output_tokens")
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_tokens", "cache_read_input_tokens")
-# Those of Anthropic's, under whatever name they are handed on, may stand beside the prompt.
+# Anthropic's counts, under whatever name they are passed through, may be beside the prompt.
 _WRITTEN_BESIDE = (
     "cache_creation_input_tokens",
     "cache_creation_tokens",
@@ -41,7 +41,7 @@ _TICKS_PER_USD = 10**10
 
 @dataclass(frozen=True)
 class UsageReport:
-    """What an endpoint says of a call: every reading of its counts (none, if they cannot be read), and what it says it
+    """An endpoint's report of a call: every reading of its counts (none, if unreadable), and the sum it says it
     billed."""
 
     readings: tuple[Tokens, ...] = ()
@@ -52,7 +52,7 @@ NO_REPORT = UsageReport()
 
 
 class _UnreadableError(ValueError):
-    """A count that is none."""
+    """A count that is not a number of tokens."""
 
 
 def read_usage(usage: Mapping[str, Any], headers: Mapping[str, str] = MappingProxyType({})) -> UsageReport:
@@ -77,7 +77,7 @@ def _readings(usage: Mapping[str, Any]) -> Iterator[Tokens]:
     apart = (cached or 0) + (written or 0)
     may_be_beside = any(name in inputs for name in (*_BESIDE, "cache_creation"))
     if apart > prompt and written is None and not may_be_beside:
-        return  # what was written is beside the prompt as well, and nobody says how much
+        return  # tokens written to the cache are beside the prompt too, and their number is unknown
     adds_up = [one for one in (prompt, prompt + apart) if total in (one + completion, one + completion + thinking)]
     if apart > prompt or (apart and adds_up == [prompt + apart]):
         prompts = [prompt + apart]
@@ -94,7 +94,7 @@ def _readings(usage: Mapping[str, Any]) -> Iterator[Tokens]:
 
 
 def _completions(completion: int, thinking: int, rest: int | None) -> Iterator[int]:
-    """The tokens that an answer may have; `rest` is what the total leaves for it."""
+    """Yield the possible tokens of an answer; `rest` is what the total leaves for it."""
     if thinking <= completion:
         yield max(completion, rest or 0)
     if thinking > completion or rest is None:
@@ -106,7 +106,7 @@ def _details(usage: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _count(record: Mapping[str, Any], names: Iterable[str]) -> int | None:
-    """The highest count under these names, None if there is none.
+    """Return the highest count under these names, None if all are absent.
 
     Raises:
         _UnreadableError: something else stands under one of them.
@@ -118,7 +118,7 @@ def _count(record: Mapping[str, Any], names: Iterable[str]) -> int | None:
 
 
 def _cost(usage: Mapping[str, Any], in_header: str | None) -> float | None:
-    """What the endpoint says it billed, and what the vendor billed to the caller's own account there."""
+    """Return what the endpoint says it billed, with what the vendor billed to the caller's own account there."""
     ticks = _amount(usage.get("cost_in_usd_ticks"))
     cost = usage.get("cost")
     said = (
@@ -135,7 +135,7 @@ def _cost(usage: Mapping[str, Any], in_header: str | None) -> float | None:
 
 
 def _amount(value: Any) -> float | None:
-    """A sum of money, None if it is none."""
+    """Return an amount of money, None if the value is not one."""
     try:
         number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError, OverflowError):
@@ -143,16 +143,16 @@ def _amount(value: Any) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-# A provider that does not keep to a limit is believed so far beyond it; what is more is a mistake in its report.
+# A report may exceed a limit by this factor; beyond it, the report is taken for a mistake.
 _BELIEVED = 100
 # Names and brackets that are in an action, and not in the tokens of the answer.
 _AROUND_ACTION = 256
-# How near a reading's price comes to the sum that was billed, if it is the right one: price lists differ a little.
+# Tolerance between a reading's price and the billed sum: price lists differ a little.
 _NEAR = 0.02
 
 
 class Reserved(NamedTuple):
-    """What a call may take at most: tokens of both kinds, and nano-dollars."""
+    """The upper bounds of a call: tokens of both kinds, and nano-dollars."""
 
     prompt: int
     completion: int
@@ -160,19 +160,19 @@ class Reserved(NamedTuple):
 
 
 class Bill(NamedTuple):
-    """What a call used, None if nobody knows, and what it cost, in nano-dollars."""
+    """The usage of a call, None if unknown, and its cost in nano-dollars."""
 
     usage: Tokens | None
     cost: int
 
 
 def bill(price: Price, report: UsageReport, prompt: Prompt, size: int, reserved: Reserved) -> Bill:
-    """The bill of a call that was answered with an action of `size` bytes."""
+    """Return the bill of a call that was answered with an action of `size` bytes."""
     billed = 0 if report.cost_usd is None else to_nano(report.cost_usd)
     if billed > _BELIEVED * max(reserved.cost, NANO):
         billed = 0
     priced = [(usage, price.cost(usage)) for usage in believed(report.readings, prompt, size, reserved)]
-    # A sum that one reading of the prompt explains is no other's. It may have been made without the thinking.
+    # A sum that one reading of the prompt explains belongs to that reading. It may leave out the thinking.
     longest = max((usage.completion for usage, _ in priced), default=0)
     near = [one for one in priced if one[0].completion == longest and abs(one[1] - billed) <= _NEAR * billed]
     usage, counted = max((billed and near) or priced, key=lambda one: one[1], default=(None, reserved.cost))
@@ -180,8 +180,8 @@ def bill(price: Price, report: UsageReport, prompt: Prompt, size: int, reserved:
 
 
 def believed(readings: Iterable[Tokens], prompt: Prompt, size: int, reserved: Reserved) -> list[Tokens]:
-    """The readings that can be of this prompt and of an answer of `size` bytes. Those whose prompt has no more tokens than
-    it can have rule out those with more; thinking knows no such bound."""
+    """Return the readings that fit this prompt and an answer of `size` bytes. Readings within the bound of the prompt's
+    tokens rule out those beyond it; thinking has no such bound."""
     possible = [
         usage
         for usage in readings

@@ -38,9 +38,9 @@ class _Job(NamedTuple):
 class LedgerThread:
     """A ledger on a thread of its own: waiting for a lock or for the disk holds up no call.
 
-    What was handed over is done even if the task that waits for it is cancelled, and in the order it was handed over.
-    What came in while the disk was busy is done in one transaction: with many calls under way, waiting for the disk
-    once for each of them would be what bounds a replay. Nobody learns of a result before it is on the disk.
+    Submitted work is done in order, even if the task that waits for it is cancelled. Work that arrives while the disk
+    is busy is done in one transaction: with many calls in flight, one disk wait per call would limit the replay.
+    Results are returned only once they are on disk.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
@@ -54,11 +54,11 @@ class LedgerThread:
 
     async def do(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
         """Run a method of the ledger."""
-        return await asyncio.shield(self._hand_over(work, *arguments, **options))
+        return await asyncio.shield(self._submit(work, *arguments, **options))
 
     async def begin(self, *arguments: Any, **options: Any) -> Answer | Attempt | Busy | NoRoom:
         """`Ledger.begin`; a call that is begun while its task is cancelled is given back."""
-        future = self._hand_over(self.ledger.begin, *arguments, **options)
+        future = self._submit(self.ledger.begin, *arguments, **options)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -68,25 +68,25 @@ class LedgerThread:
             raise
 
     def close(self) -> None:
-        """Close the ledger, after what was handed over."""
+        """Close the ledger after all submitted work."""
         self._thread.submit(self.ledger.close).result()
         self._thread.shutdown()
 
-    def _hand_over(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> asyncio.Future[_T]:
+    def _submit(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> asyncio.Future[_T]:
         done: Future[_T] = Future()
         self._waiting.append(_Job(functools.partial(work, *arguments, **options), done))
         self._thread.submit(self._do_waiting)
         return asyncio.wrap_future(done)
 
     def _do_waiting(self) -> None:
-        """On the thread: everything that waits by now. It may be nothing, if an earlier turn has done it."""
+        """On the thread: do all waiting work. There may be none left, if an earlier turn did it."""
         jobs = []
         while self._waiting:
             job = self._waiting.popleft()
             if job.done.set_running_or_notify_cancel():
                 jobs.append(job)
         if len(jobs) > 1:
-            # If one fails, nothing is kept, and each is done alone: only that one fails then.
+            # If one fails, nothing is kept, and each is done again alone, so that only that one fails.
             try:
                 with self.ledger.together():
                     results = [job.work() for job in jobs]
@@ -107,17 +107,17 @@ class LedgerThread:
 
 logger = logging.getLogger(__name__)
 
-# How often to look whether another process has given something back.
+# Interval for checking whether another process has given money back.
 _POLL_SECONDS = 0.2
 _LONGEST_BACKOFF = 60.0
 
 
 @dataclass(frozen=True)
 class CallRules:
-    """How calls are made. The cap is in nano-dollars, and holds for all calls under one `budget` name of a ledger.
+    """Settings of calls. The cap is in nano-dollars, and applies to all calls under one `budget` name of a ledger.
 
-    `max_retries` are tries after the first. `backoff` is the first pause in seconds; it doubles, and is drawn at random
-    up to that. An endpoint that wants to be left alone longer than `longest_wait` seconds is not waited for.
+    `max_retries` are tries after the first. `backoff` is the upper bound of the first pause in seconds; it doubles, and
+    pauses are random up to it. An endpoint that asks for a pause longer than `longest_wait` seconds is not waited for.
     """
 
     cap: int
@@ -129,9 +129,8 @@ class CallRules:
 
 @dataclass(frozen=True)
 class Called:
-    """What became of a call. Without an answer, `error` says why; `no_room`: it was not made for want of money;
-    `too_long`: the prompt does not fit the teacher; `stopped`: it was not made, or not tried again, because the run is
-    to end."""
+    """The outcome of a call. Without an answer, `error` says why; `no_room`: the budget did not allow it; `too_long`:
+    the prompt does not fit the teacher; `stopped`: it was not made, or not retried, because the run is ending."""
 
     answer: Answer | None = None
     stored: bool = False
@@ -160,7 +159,7 @@ class Caller:
         self._looking: dict[str, asyncio.Lock] = {}
 
     async def call(self, teacher: RemoteTeacher, prompt: Prompt, known: KnownPrompts) -> Called:
-        """The ledger's answer, else the teacher's, else why there is none."""
+        """Return the ledger's answer, else the teacher's, else the reason why there is no answer."""
         key = call_key(teacher, prompt)
         while (other := self._asking.get(key)) is not None:  # the same call twice in one run is one call
             await other.wait()
@@ -171,7 +170,7 @@ class Caller:
             self._asking.pop(key).set()
 
     async def stored(self, teacher: RemoteTeacher, prompt: Prompt) -> Called | None:
-        """The ledger's answer, if it has one; nobody is asked."""
+        """Return the ledger's answer, if it has one; no call is made."""
         answer = await self._ledger.do(self._ledger.ledger.answer, call_key(teacher, prompt))
         return None if answer is None else Called(answer=answer, stored=True)
 
@@ -196,7 +195,7 @@ class Caller:
                 return Called(answer=begun, stored=True, tries=tries)
             if isinstance(begun, NoRoom):
                 return Called(no_room=True, tries=tries)
-            if self._pause_left(teacher) > 0:  # it asked to be left alone while this call waited for room
+            if self._pause_left(teacher) > 0:  # it asked for a pause while this call waited for room
                 await self._ledger.do(self._ledger.ledger.fail, begun, "not sent: the endpoint asked to wait", "no")
                 self._notify()
                 continue
@@ -209,7 +208,7 @@ class Caller:
                 cost = None
                 if failure.billed == "yes":
                     cost = self._bill(teacher, prompt, failure.report, 0, reserved).cost
-                # Before the money is given back: whoever gets it has to wait as well.
+                # Before the money is given back: the call that gets it has to wait as well.
                 self._pause(teacher, failure.after)
                 await self._ledger.do(self._ledger.ledger.fail, begun, error, failure.billed, cost)
                 self._notify()
@@ -225,7 +224,7 @@ class Caller:
                 await self._ledger.do(self._ledger.ledger.fail, begun, "cancelled while it was under way", "maybe")
                 self._notify()
                 raise
-            if reply.after is not None:  # a guess of how long its limit lasts: the next call may find out
+            if reply.after is not None:  # only a guess of how long the limit lasts: the next call may find out
                 self._pause(teacher, min(reply.after, self._rules.longest_wait))
             answer = self._priced(teacher, prompt, reply, reserved)
             repeat = teacher.worst_case(answer.tokens.prompt or token_bound(prompt))
@@ -235,7 +234,7 @@ class Caller:
             return Called(answer=answer, tries=tries)
 
     async def _window(self, teacher: RemoteTeacher) -> int | None:
-        """How many tokens fit a teacher; its endpoint is asked once, if nobody else knows."""
+        """Return the context window of a teacher; its endpoint is asked once, if it is not known otherwise."""
         if teacher.context_window is not None:
             return teacher.context_window
         async with self._looking.setdefault(teacher.slug, asyncio.Lock()):
@@ -244,8 +243,8 @@ class Caller:
             return self._windows[teacher.slug]
 
     async def _begin(self, key: str, teacher: RemoteTeacher, worst_case: int) -> Answer | Attempt | NoRoom | None:
-        """Begin a call, as soon as there is room for it; None if the run is to end first. Calls that are under way give
-        back what they do not need; only if that would not be enough, there is no room."""
+        """Begin a call as soon as there is room for it; None if the run ends first. Calls in flight give back what they
+        do not need; `NoRoom` is returned only if that cannot be enough."""
         rules = self._rules
         while not self._stop.is_set():
             changed = self._changed
@@ -261,7 +260,7 @@ class Caller:
         return None
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait, but not beyond the end of the run."""
+        """Wait, at most until the run ends."""
         if seconds > 0:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), seconds)
@@ -274,7 +273,7 @@ class Caller:
         return max(0.0, self._pauses.get(teacher.slug, 0.0) - time.monotonic())
 
     def _pause(self, teacher: RemoteTeacher, seconds: float | None) -> None:
-        """Leave a teacher alone for so long."""
+        """Send nothing to a teacher for this many seconds."""
         if seconds is not None:
             self._pauses[teacher.slug] = max(self._pauses.get(teacher.slug, 0.0), time.monotonic() + seconds)
 
@@ -285,7 +284,7 @@ class Caller:
         return billed
 
     def _priced(self, teacher: RemoteTeacher, prompt: Prompt, reply: Reply, reserved: Reserved) -> Answer:
-        """The answer with what it cost."""
+        """Return the answer with its cost."""
         size = len(render_action(reply.turn).encode("utf-8", "replace"))
         usage, cost = self._bill(teacher, prompt, reply.report, size, reserved)
         if usage is None and reserved.cost > 0:
@@ -294,7 +293,7 @@ class Caller:
 
 
 def call_key(teacher: RemoteTeacher, prompt: Prompt) -> str:
-    """What tells calls apart: the teacher, the parameters, the tools and the messages."""
+    """Return the identity of a call: the teacher, the parameters, the tools and the messages."""
     identity = json.dumps([teacher.slug, teacher.settings, prompt.digest], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
 

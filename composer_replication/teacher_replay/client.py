@@ -1,8 +1,8 @@
-"""One call to a teacher over HTTP, and what became of it: an answer, or a failure that says whether it was billed.
+"""One call to a teacher over HTTP, and its outcome: an answer, or a failure that says whether it was billed.
 
-This is httpx and not the `openai` SDK, because money depends on what the SDK hides: whether a request had been sent
-when it failed, how many times it was tried, how large an answer may grow. And the prompts of a trace are encoded once
-(`prompts.py`), not once for every call.
+It uses httpx and not the `openai` SDK, because money depends on what the SDK hides: whether a request had been sent
+when it failed, how many times it was tried, how large an answer may grow. The prompts of a trace are encoded once
+(`prompts.py`), not once per call.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from composer_replication.teacher_replay.refusals import is_too_long, seconds_to
 from composer_replication.teacher_replay.teachers import RemoteTeacher
 from composer_replication.traces import ToolCall, Turn, dump_json, parse_arguments
 
-# A gateway that gave up waiting: the model behind it may have answered, and billed.
+# A gateway that timed out: the model may have answered, and billed.
 _UNCERTAIN_STATUSES = frozenset({408, 502, 504, 522, 524})
 _RETRIED_STATUSES = _UNCERTAIN_STATUSES | {409, 425, 429, 500, 503, 520, 521, 529}
 # The key, the account or the model is wrong: the next call would fail as this one did.
 _HOPELESS_STATUSES = frozenset({401, 402, 403, 404})
 _CONNECT_SECONDS = 20.0
 _LONGEST_ERROR = 300
-# What lists of models call the number of tokens that fit one: OpenRouter and most others, vLLM, Groq, LM Studio.
+# Names of the context window in lists of models: OpenRouter and most others, vLLM, Groq, LM Studio.
 _WINDOWS = ("context_length", "max_model_len", "context_window", "max_context_length")
-# So many letters of a key in a row are taken for a piece of it.
+# This many consecutive letters of a key are taken for a piece of it.
 _KEY_PIECE = 4
 
 
@@ -44,7 +44,7 @@ class CallFailedError(Exception):
     """A call without an answer.
 
     `billed` says whether it cost something, `report` how much, as far as the endpoint says so. `retry` says whether
-    another try may help, `after` how many seconds the endpoint wants to be left alone. `hopeless`: the next call would
+    another try may help, `after` how many seconds the endpoint asks to wait. `hopeless`: the next call would
     fail too. `too_long`: the prompt does not fit this teacher, which says nothing about another prompt.
     """
 
@@ -71,7 +71,7 @@ class CallFailedError(Exception):
 @dataclass(frozen=True)
 class Reply:
     """A teacher's answer as a turn without thinking, and the usage that the endpoint reports.
-    `after` is how many seconds the endpoint wants to be left alone before the next call."""
+    `after` is how many seconds the endpoint asks to wait before the next call."""
 
     turn: Turn
     finish: str
@@ -123,7 +123,7 @@ class TeacherClient:
         return _reply(content, latency, teacher, headers)
 
     async def context_window(self, teacher: RemoteTeacher) -> int | None:
-        """How many tokens fit a teacher by its endpoint's list of models, None if that does not say."""
+        """Return a teacher's context window from its endpoint's list of models, None if that has none."""
         asked = self._exchange("GET", f"{teacher.base_url}/models", _headers(teacher))
         try:
             status, _, content = await asyncio.wait_for(asked, min(_CONNECT_SECONDS, self._timeout))
@@ -156,8 +156,8 @@ def _headers(teacher: RemoteTeacher) -> dict[str, str]:
 
 
 def _lost(error: Exception, teacher: RemoteTeacher, timeout: float) -> CallFailedError:
-    """No complete response came. Only what failed before there was a connection is surely free: what is written may go
-    out after the one who waited for it has given up."""
+    """No complete response came. Only a failure before there was a connection is certainly free: a written request may
+    be sent after the caller has given up."""
     never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
     if isinstance(error, asyncio.TimeoutError | httpx2.TimeoutException) and not never_sent:
         reason = f"no answer within {timeout:g} seconds"
@@ -245,7 +245,7 @@ def _decoded(content: bytes, *, bare_error: bool = False) -> dict[str, Any] | No
 
 
 def _without_thoughts(text: str) -> str:
-    """What reasoning models that think aloud say in the end."""
+    """Return the text after a leading `<think>` block."""
     thought, end, answer = text.rpartition("</think>")
     return answer.strip() if end and thought.lstrip().startswith("<think>") else text
 

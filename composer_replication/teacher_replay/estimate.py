@@ -1,4 +1,4 @@
-"""What a replay would cost, before it is paid: no call is made, and nothing is written."""
+"""The estimated cost of a replay: no call is made, and nothing is written."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from composer_replication.traces import action_text
 class TeacherEstimate:
     """One teacher's calls, if all of them are made. Money in nano-dollars.
 
-    `expected` is with the provider's prompt cache, `uncached` without it; `dearest_call` is the worst case of one call,
-    which must fit under the cap for that call to be made. `too_long` are prompts that do not fit the teacher, where
-    that is known without asking it.
+    `expected` is with the provider's prompt cache, `uncached` without it; `dearest_call` is the highest worst case of a
+    call, which must fit under the cap for that call to be made. `too_long` are prompts that do not fit the teacher, as
+    far as that is known without asking it.
     """
 
     calls: int = 0
@@ -62,9 +62,8 @@ class TeacherEstimate:
 
 @dataclass
 class ReplayEstimate:
-    """A replay's price. `at_least` counts the teachers that a sequential gate asks whatever they say, `at_most` all of
-    them; without a gate both are the same, and of a gate of the user's nobody knows what it asks at least. Tokens are
-    counted as four bytes each."""
+    """The price of a replay. `at_least` counts the teachers that a sequential gate asks in any case (0 for a custom
+    gate), `at_most` all of them; without a gate both are the same. A token is counted as four bytes."""
 
     traces: int = 0
     states: int = 0
@@ -92,7 +91,7 @@ class ReplayEstimate:
 def estimate_replay(
     traces: Iterable[TraceToReplay], teachers: Sequence[RemoteTeacher], options: ReplayOptions
 ) -> ReplayEstimate:
-    """Price every call that the ledger has no answer to."""
+    """Price every call whose answer is not in the ledger."""
     estimate = ReplayEstimate(teachers={teacher.slug: TeacherEstimate() for teacher in teachers})
     with closing(StoredAnswers(options.ledger)) as stored:
         for trace in traces:

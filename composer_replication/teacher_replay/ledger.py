@@ -2,12 +2,12 @@
 
 Money is reserved before it is spent. A call is begun in one transaction with the check that its worst case fits in
 what is left of the cap, so the cap holds whatever runs at once, in this process or in another on the same file. An
-answer and its cost are stored in one transaction before anybody sees them. What is begun and never ended (the process
-died, the connection was cut) is in doubt: the provider may have billed it. It keeps its worst case reserved, also after
-the call is repeated, until a user who has seen the bill releases it.
+answer and its cost are stored in one transaction before they are used. A call that was begun and never ended (the
+process died, the connection was cut) is in doubt: the provider may have billed it. Its worst case stays reserved, also
+after the call is repeated, until a user who has seen the bill releases it.
 
-`answers` holds what teachers said, once per key; `attempts` a row for every request that was sent, with what it has
-cost or may cost; `budgets` the sum of the attempts' charges, so that a check does not add them all up.
+`answers` holds the teachers' turns by key; `attempts` a row for every request that was sent, with what it cost or may
+cost; `budgets` the sum of the attempts' charges, so that a check need not add them up.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CREATE TABLE budgets (name TEXT PRIMARY KEY, charged INTEGER NOT NULL) WITHOUT R
 """
 
 Billed = Literal["no", "yes", "maybe"]
-"""Whether a request that failed was billed."""
+"""The billing of a failed request."""
 
 
 class LedgerError(OSError):
@@ -80,7 +80,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Busy:
-    """Somebody else is asking the same; their answer will serve both."""
+    """Another call is asking the same; its answer will serve both."""
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ class Ledger:
             ) from error
 
     def _is_open(self, key: str) -> bool:
-        """Whether somebody who is alive is asking this; the calls of those who are not go in doubt."""
+        """Return whether a live process is asking this; calls of dead processes are put in doubt."""
         owners = self._db.execute("SELECT owner FROM attempts WHERE key = ? AND state = 'open'", (key,)).fetchall()
         alive = [owner for (owner,) in owners if self._owners.is_alive(owner)]
         if owners and not alive:
@@ -367,7 +367,7 @@ class Ledger:
         self._add(budget, after - before)
 
     def charged(self, budget: str) -> int:
-        """What is spent and reserved, together."""
+        """Return the sum of what is spent and reserved."""
         row = self._db.execute("SELECT charged FROM budgets WHERE name = ?", (budget,)).fetchone()
         return 0 if row is None else int(row[0])
 
@@ -386,7 +386,7 @@ class Ledger:
 
 
 class StoredAnswers:
-    """What a ledger has answers to, read without changing it; nothing if there is no such file.
+    """The keys of a ledger's answers, read without changing the file; none if it does not exist.
 
     Raises:
         LedgerError: the file is something else.
@@ -431,7 +431,11 @@ def _unusable(path: Path | None, error: Exception) -> LedgerError:
 
 
 class Owners:
-    """This process among those that share a ledger; alone if there is no file."""
+    """The processes that share a ledger: each holds a lock on a file of its own until it ends, however it ends.
+
+    The lock is the kernel's: a process that is killed releases it, one that is only slow does not, and no clock is
+    involved.
+    """
 
     def __init__(self, ledger: Path | None) -> None:
         self.mine = uuid.uuid4().hex
@@ -443,7 +447,7 @@ class Owners:
             _lock(self._descriptor)
 
     def is_alive(self, owner: str) -> bool:
-        """Whether the process behind an id still runs."""
+        """Return whether the process with this id still runs."""
         if owner == self.mine:
             return True
         if self._folder is None:

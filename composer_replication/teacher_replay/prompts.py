@@ -22,7 +22,7 @@ from composer_replication.traces import Message, dump_json, parse_arguments
 
 
 class Redacts(Protocol):
-    """What `Redactor` does: `value` learns while it replaces, `value_again` replaces what was learned later."""
+    """The interface of `Redactor`: `value` learns while it replaces, `value_again` replaces what was learned later."""
 
     def value(self, value: Any, /) -> Any: ...
     def value_again(self, value: Any, /) -> Any: ...
@@ -43,7 +43,7 @@ SHORTEST_CACHED = 4096
 
 
 class Beginning(Protocol):
-    """What tells whether a prompt begins with another: the other's length in messages, and its digest."""
+    """Identifies the beginning of a prompt: its length in messages, and its digest."""
 
     @property
     def length(self) -> int: ...
@@ -73,11 +73,11 @@ class Prompt:
         return self.sizes[self.length]
 
     def begins_with(self, other: Beginning) -> bool:
-        """Whether another prompt is this one's beginning."""
+        """Return whether another prompt is the beginning of this one."""
         return other.length <= self.length and self.digests[other.length] == other.digest
 
     def request(self, settings: dict[str, Any], marks: Sequence[int] = ()) -> bytes:
-        """The body of a request; `marks` are the messages behind which a provider is told to cache."""
+        """Return the body of a request; `marks` are the messages after which a provider is told to cache."""
         parts = self.encoded[: self.length]
         for index in marks:
             parts[index] = _encode(_marked(self.messages[index]))
@@ -86,8 +86,8 @@ class Prompt:
         return head + tools + b',"messages":[' + b",".join(parts) + b"]}"
 
     def marks(self, known: Sequence[Beginning]) -> list[int]:
-        """Where to put cache marks: behind the system prompt, behind the longest beginning that was already sent, and
-        at the end, for the prompts to come."""
+        """Return where to put cache marks: after the system prompt, after the longest beginning that was already sent,
+        and at the end, for later prompts."""
         if self.size < SHORTEST_CACHED:
             return []
         ends = {self.length}
@@ -108,9 +108,15 @@ class Prompt:
 
 
 class PromptWriter:
-    """Makes the prompts of one trace, given the histories of all its steps. `redactor` is asked once for every message; None sends them as they
-    are, but for arguments of calls that are no JSON object: most endpoints refuse a history that has such a call.
-    `protocol` is that of an agent without tool calls: teachers get its texts, as it had them, and no tools."""
+    """Makes the prompts of one trace.
+
+    Args:
+        histories: the messages of all its steps.
+        tools: the definitions that teachers are offered.
+        redactor: called once for every message. None sends messages as they are, except for arguments of calls that are
+            not a JSON object: most endpoints refuse a history with such a call.
+        protocol: how an agent without tool calls writes its commands: teachers get its texts, and no tools.
+    """
 
     def __init__(
         self,
@@ -142,7 +148,7 @@ class PromptWriter:
         last = self._last
         shared = _common_beginning(listed, self._given)
         if shared < len(self._given):
-            # A context that begins anew, or a branch: prompts handed out before keep the lists they have.
+            # A context that begins anew, or a branch: prompts returned before keep their lists.
             last = Prompt(
                 last.messages[:shared],
                 last.encoded[:shared],
@@ -215,7 +221,7 @@ def _as_text(message: Message, protocol: str) -> Message:
 def _sent(message: Message, redact: Callable[[Any], Any] | None = None) -> Message:
     """A message as it is sent: all of it redacted but roles, ids and the names of functions."""
     if isinstance(message.get("content"), list):
-        # Pictures and files leave their kinds: nobody could say how many tokens are behind an address.
+        # Pictures and files leave their kinds: the tokens of what an address refers to cannot be counted.
         message = {**message, "content": text_of(message["content"])}
     sent = _redacted(message, redact, ("role", "tool_call_id", "tool_calls"))
     # Endpoints refuse an empty list of calls.
@@ -227,7 +233,7 @@ def _sent_call(call: dict[str, Any], redact: Callable[[Any], Any] | None) -> dic
     function = call.get("function") or {}
     given = function.get("arguments")
     if isinstance(given, str):
-        given = given.encode("utf-8", "replace").decode()  # half of a surrogate pair is no JSON
+        given = given.encode("utf-8", "replace").decode()  # half of a surrogate pair is not valid JSON
     arguments, malformed = parse_arguments(given)
     if malformed is not None:
         arguments = {"malformed_arguments": malformed}
@@ -256,7 +262,7 @@ def _marked(message: Message) -> Message:
 _AROUND = 1024
 # What a chat template may add where a prompt goes on.
 _BETWEEN = 256
-# A token of more bytes than this on average is no token, but a wrong count.
+# More bytes per token than this on average show that a count is wrong.
 LONGEST_TOKEN = 16
 _REMEMBERED = 64
 # Text has fewer bytes to a token than this on average, but for long runs of one letter: a prompt that is too long even
@@ -265,12 +271,12 @@ _BYTES_PER_TOKEN = 6
 
 
 def token_bound(prompt: Prompt) -> int:
-    """The most tokens that a prompt can have, for any tokenizer: one for every byte, and what a provider adds."""
+    """Return an upper bound of a prompt's tokens, for any tokenizer: one per byte, and what a provider adds."""
     return prompt.size + _AROUND
 
 
 class _Answered(NamedTuple):
-    """What is kept of a prompt: not its messages, which may be all that is left of a context that was given up."""
+    """A prompt without its messages, which may be all that is left of an abandoned context."""
 
     length: int
     digest: str
@@ -290,7 +296,7 @@ class KnownPrompts:
         self._answered.append(_Answered(prompt.length, prompt.digest, prompt.size, tokens))
 
     def token_bound(self, prompt: Prompt) -> int:
-        """The most tokens that a prompt can have: where its beginning was counted, only the rest is guessed."""
+        """Return an upper bound of a prompt's tokens: where its beginning was counted, only the rest is guessed."""
         bounds = [token_bound(prompt)]
         for known in self._answered:
             if known.tokens * LONGEST_TOKEN >= known.size and prompt.begins_with(known):
@@ -303,7 +309,7 @@ class KnownPrompts:
             self._refused = _Answered(prompt.length, prompt.digest, prompt.size, 0), reason
 
     def too_long(self, prompt: Prompt, window: int | None) -> str | None:
-        """Why a prompt cannot fit the teacher, None if it may: it goes on from one that did not, or from one whose
+        """Return why a prompt cannot fit the teacher, None if it may: it continues one that did not fit, or one whose
         tokens were counted."""
         if self._refused is not None and prompt.begins_with(self._refused[0]):
             return f"not asked: a shorter prompt did not fit ({self._refused[1]})"
@@ -314,5 +320,5 @@ class KnownPrompts:
         return f"not asked: at least {least:,} tokens, and {window:,} fit" if least > window else None
 
     def marks(self, prompt: Prompt, teacher: RemoteTeacher) -> list[int]:
-        """Where to put cache marks for a teacher that wants them."""
+        """Return where to put cache marks, for a teacher that uses them."""
         return prompt.marks(self._answered) if teacher.cache_control else []

@@ -1,4 +1,4 @@
-"""What a refusal says: the prompt is too long for this teacher, or the endpoint wants to be left alone for a while.
+"""Reads refusals: the prompt is too long for this teacher, or the endpoint asks to wait.
 
 `Retry-After` says how long. `X-RateLimit-*` says it where nothing is left of a limit: OpenRouter's reset is a moment in
 milliseconds, OpenAI has a limit of requests and one of tokens, with durations such as `6m0s`.
@@ -19,12 +19,12 @@ from composer_replication.ingestion.loose_json import fields
 _LIMITS = ("", "-requests", "-tokens")
 _PART = re.compile(r"([\d.]+)(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-# Larger numbers are moments and no durations: of seconds since 1970, or of milliseconds.
+# Larger numbers are times, not durations: seconds since 1970, or milliseconds.
 _MOMENT, _MOMENT_IN_MS = 10**8, 10**11
 
 
 def seconds_to_wait(headers: Mapping[str, Any], *, refused: bool = False) -> float | None:
-    """Seconds before the next request, None if the endpoint does not say. `refused`: this one was one too many."""
+    """Return the seconds to wait before the next request, None if unknown. `refused`: this request was one too many."""
     given = {str(name).lower(): str(value).strip() for name, value in headers.items()}
     if (asked := _retry_after(given.get("retry-after", ""))) is not None:
         return asked
@@ -52,7 +52,7 @@ def _retry_after(given: str) -> float | None:
 
 
 def _until(reset: str) -> float | None:
-    """Seconds to a reset that is given as a moment, or as a duration."""
+    """Return the seconds until a reset that is given as a time or as a duration."""
     try:
         number = float(reset)
     except ValueError:
@@ -89,7 +89,7 @@ _TEXTS = re.compile(
     r"|reduce the length of (?:the|your) (?:messages|prompt|input)",
     re.IGNORECASE,
 )
-# A setting that no prompt would make right, or an account.
+# A wrong setting or an account limit: a shorter prompt would not help.
 _OTHER = re.compile(
     r"output tokens|number of tools|tool name|(?:un\w+|invalid) parameter"
     r"|quota|monthly|per (?:day|month)|credit|balance",
@@ -99,8 +99,8 @@ _DEEPEST = 4
 
 
 def is_too_long(status: int, reply: dict[str, Any]) -> bool:
-    """Whether a refusal says that the prompt does not fit, in the words of any endpoint. A router's refusal holds that
-    of the provider behind it."""
+    """Return whether a refusal says that the prompt does not fit, in the wording of any endpoint. A router's refusal
+    contains that of its provider."""
     error = fields(reply.get("error")) or reply
     if status == 413 or not _CODES.isdisjoint(str(error.get(name)) for name in ("code", "type", "error")):
         return True
@@ -113,7 +113,7 @@ def is_too_long(status: int, reply: dict[str, Any]) -> bool:
 
 
 def _texts(value: Any, depth: int = 0) -> Iterator[str]:
-    """All texts in an error, messages before the rest."""
+    """Yield all texts in an error, messages first."""
     if isinstance(value, str):
         yield value
     elif depth < _DEEPEST and isinstance(value, dict):

@@ -30,9 +30,9 @@ from composer_replication.traces import Step, Trace, Turn
 
 @dataclass(frozen=True)
 class TraceToReplay:
-    """The steps of one trace, the tools that its agent had (without any, they are inferred from its calls), and the
-    models that were the student in it, as far as the log knows them. `protocol` says how an agent without tool calls
-    writes its commands (`Trace.meta["text_protocol"]`): its teachers get texts and no tools, and answer in kind."""
+    """The steps of one trace, the tools of its agent (without any, they are inferred from its calls), and the models
+    that its log names as the student. `protocol` is how an agent without tool calls writes its commands
+    (`Trace.meta["text_protocol"]`): its teachers get texts and no tools, and answer in the same way."""
 
     trace_id: str
     steps: Sequence[Step]
@@ -43,7 +43,7 @@ class TraceToReplay:
 
 @dataclass(frozen=True)
 class StateOptions:
-    """How states are made of traces. Pairs must be made with the options of their replay."""
+    """Options for making steps from traces. Pairs must be made with the options of their replay."""
 
     system_prompt: str = SYSTEM_PROMPT
     max_history_tokens: int | None = None
@@ -51,12 +51,12 @@ class StateOptions:
 
 
 def traces_to_replay(path: str | os.PathLike[str], options: StateOptions | None = None) -> Iterator[TraceToReplay]:
-    """The traces of a folder that `ingest` wrote, or of a JSONL file of states, one at a time; empty ones are passed
-    over. `limit` counts states over all traces.
+    """Yield the traces of a folder that `ingest` wrote, or of a JSONL file of states; empty ones are skipped. `limit`
+    counts states over all traces.
 
     Raises:
         FileNotFoundError: nothing there, or no traces in it.
-        ValueError: a line of the file is no state, or the traces are damaged.
+        ValueError: a line of the file is not a state, or the traces are damaged.
     """
     options = options or StateOptions()
     left = options.limit
@@ -77,7 +77,7 @@ def traces_to_replay(path: str | os.PathLike[str], options: StateOptions | None 
 
 
 def trace_to_replay(trace: Trace, options: StateOptions) -> TraceToReplay:
-    """One trace, with the tools of its agent and the models that its log names."""
+    """Return one trace with the tools of its agent and the models that its log names."""
     steps = list(trace.steps(system_prompt=options.system_prompt, max_history_tokens=options.max_history_tokens))
     named = [trace.model, *(turn.model for turn in trace.turns if turn.role == "assistant")]
     models = tuple(dict.fromkeys(name for name in named if name))
@@ -121,7 +121,7 @@ def _step(line: bytes, where: str) -> Step:
 
 
 def _problem(message: Any) -> str | None:
-    """What is wrong with a message."""
+    """Return what is wrong with a message, None if nothing is."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         return "every message needs a role"
     content = message.get("content")
@@ -177,14 +177,14 @@ class ReplayFolder:
         """Write new answers; those of states that it does not get stay.
 
         Raises:
-            ValueError: a line of the answers that are there is no row; better now than when new ones are paid for.
+            ValueError: a line of the existing answers is not a row; raised now, before new answers are paid for.
         """
         if self.answers.exists():
             AnswerIndex(self.answers)
         return AnswerWriter(self.answers)
 
     def write_settings(self, options: StateOptions, teachers: Iterable[RemoteTeacher], report: dict[str, Any]) -> None:
-        """Keep how this replay was made."""
+        """Store how this replay was made."""
         states = {"system_prompt": options.system_prompt, "max_history_tokens": options.max_history_tokens}
         families = {**self.teacher_families(), **{teacher.slug: sorted(teacher.families) for teacher in teachers}}
         content = {"states": states, "limit": options.limit, "teachers": families, "report": report}
@@ -192,7 +192,7 @@ class ReplayFolder:
             temporary.write_bytes(msgspec.json.format(_ENCODER.encode(content), indent=2) + b"\n")
 
     def state_options(self) -> StateOptions:
-        """How the states of this replay were made.
+        """Return how the steps of this replay were made.
 
         Raises:
             ValueError: `replay.json` does not say.
@@ -213,7 +213,7 @@ class ReplayFolder:
         return report if isinstance(report, dict) else {}
 
     def limit(self) -> int | None:
-        """How many states the last run was to replay; None is all of them."""
+        """Return the limit of states of the last run; None is all of them."""
         limit = self._settings().get("limit")
         return limit if isinstance(limit, int) else None
 
@@ -271,7 +271,7 @@ class AnswerIndex:
     """The rows of an answer file by state, read when they are asked for; `gates` is how they were gated.
 
     Raises:
-        ValueError: a line is no row.
+        ValueError: a line is not a row.
     """
 
     def __init__(self, path: Path) -> None:

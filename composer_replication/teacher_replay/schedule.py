@@ -1,7 +1,7 @@
-"""Replay: every state of a trace with every teacher, as fast as limits allow, within a budget.
+"""The scheduler of a replay: every step of a trace with every teacher, as fast as limits allow, within a budget.
 
-Calls are scheduled so that a provider's prompt cache is used: within a trace, states go in order, the first call of a
-trace to a teacher goes alone, and of several traces each has a few states under way rather than one trace all of them.
+Calls are scheduled to use a provider's prompt cache: the steps of a trace go in order, the first call of a trace to a
+teacher goes alone, and several traces share the calls in flight.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from composer_replication.teacher_replay.teachers import (
 from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.traces import Step, TraceState
 
-# Traces under way at once: enough to keep every teacher busy while each trace goes on almost in order. Memory holds all
-# of each; twice as many would save another twentieth of the dollars.
+# Traces in progress at once: enough to keep every teacher busy while each trace proceeds almost in order. All of them
+# are in memory; twice as many would save another 5 % of the cost.
 _TRACES_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How to replay.
+    """Options of a replay.
 
     Args:
-        max_total_usd: the cap on what the ledger's `budget` may cost in all, earlier runs on it included.
+        max_total_usd: the cap on the total cost of the ledger's `budget`, earlier runs included.
         ledger: the SQLite file of calls and answers; None keeps them in memory, and a second run pays again.
-        budget: the name under which spending is added up; a new name starts from 0, the answers stay shared.
+        budget: the name of the account for spending; a new name starts from 0, answers are shared.
         gate: "none" asks every teacher at once; "sequential" asks the cheapest first, and stops when the outcome is
             decided; a callable decides before every teacher.
-        agreement, agreement_threshold, min_margin: what the sequential gate takes for agreement; rows keep it, and
-            `extract_dpo_pairs` goes by the same `agreement`, and warns if its threshold or margin is another.
+        agreement, agreement_threshold, min_margin: the rule of the sequential gate; rows keep it, and
+            `extract_dpo_pairs` uses the same `agreement`, and warns if its threshold or margin differs.
         concurrency: calls in flight per teacher, unless its spec says otherwise.
         total_concurrency: calls in flight in all; None sets no further limit.
-        timeout: seconds that one try may take.
+        timeout: seconds for one try.
         max_retries: tries after the first. backoff: seconds before the first of them.
-        give_up_after: failed calls in a row after which a teacher is left alone.
-        redact: what leaves the machine is redacted; False sends messages as they are.
-        exclude_same_family: do not ask teachers that are of the student's model family.
+        give_up_after: consecutive failed calls after which a teacher is not asked any more.
+        redact: redact secrets in everything that is sent; False sends messages as they are.
+        exclude_same_family: do not ask teachers of the student's model family.
         expected_output_tokens: for estimates only.
     """
 
@@ -127,11 +127,11 @@ async def replay_trace(
         options: see `ReplayOptions`.
 
     Returns:
-        Rows in the order of the states, and of the teachers within each; none for calls that were not made, for want
-        of money or because the gate found them needless.
+        Rows in the order of the states, and of the teachers within each; none for calls that were not made because of
+        the budget or the gate.
 
     Raises:
-        MissingKeyError (a RuntimeError): a teacher needs a key that is nowhere to be found.
+        MissingKeyError (a RuntimeError): a teacher's key was not found.
         ValueError: no states, or a state, a teacher or an option that is wrong.
         TypeError: an option that does not exist.
         LedgerError: the ledger cannot be used.
@@ -160,13 +160,13 @@ async def open_replay(
     on_result: Callable[[TeacherCallResult], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[Replay]:
-    """A replay with its ledger and its connections, closed at the end; calls that are then under way are in doubt.
+    """Open a replay with its ledger and connections, closed at the end; calls in flight at that point are in doubt.
 
-    `stop` ends it early: no call is begun any more, those under way are waited for and stored.
+    `stop` ends it early: no new call begins, those in flight are waited for and stored.
     """
     for teacher in teachers:
         teacher.require_key()
-    # Before there is a ledger: what is wrong with the gate leaves none behind.
+    # Before the ledger is made: a wrong gate must not leave a file.
     gate = gate_for(
         options.gate,
         lambda: comparer_for(options.agreement),
@@ -191,7 +191,7 @@ async def open_replay(
 
 @dataclass
 class _Running:
-    """A trace under way: its prompts, and what each teacher knows of them."""
+    """A trace in progress: its prompts, and what each teacher has seen of them."""
 
     trace: TraceToReplay
     writer: PromptWriter
@@ -201,14 +201,14 @@ class _Running:
 
 
 class _NotAsked(Enum):
-    """Why there is no row."""
+    """The reason for a missing row."""
 
     NO_ROOM = "the cap"
     STOPPED = "the run is to end"
 
 
 class Replay:
-    """Replays traces; `report` has the figures, also of a run that was stopped, and the balance once it is closed."""
+    """Replays traces; `report` has the figures, also of a stopped run, and the balance after `close`."""
 
     def __init__(
         self,
@@ -247,16 +247,16 @@ class Replay:
         self._tasks: set[asyncio.Task[list[TeacherRow]]] = set()
 
     def run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherRow], None]:
-        """The rows of each trace, as traces are done; only a few traces are in memory at once.
+        """Yield the rows of each trace as it finishes; only a few traces are in memory at once.
 
-        A state that `stop` cut short has no rows, as half of the votes would be a wrong result; what was answered is in
-        the ledger.
+        A step that `stop` interrupted has no rows, as half of the votes would be a wrong result; its answers are in the
+        ledger.
         """
         self._runs.append(self._run(traces))
         return self._runs[-1]
 
     async def close(self) -> None:
-        """End what still runs, as behind a loop that was left early, and take the balance."""
+        """Cancel what still runs, as after a loop that was left early, and take the balance."""
         await _cancel(self._tasks)
         for run in self._runs:
             with suppress(RuntimeError):  # somebody is still waiting for its rows, and learns that it has ended
@@ -315,7 +315,7 @@ class Replay:
             await _cancel(tasks)
 
     def _teachers_for(self, trace: TraceToReplay) -> list[RemoteTeacher]:
-        """The teachers of a trace, and a note on those that are of its student's family."""
+        """Return the teachers of a trace, and record those of its student's family."""
         teachers = []
         for teacher in self._teachers:
             family = shared_family(teacher.families, trace.student_models)
@@ -364,7 +364,7 @@ class Replay:
     async def _ask(
         self, running: _Running, step: Step, prompt: Prompt, teacher: RemoteTeacher
     ) -> TeacherRow | _NotAsked:
-        """A row for a call, or why it was not made."""
+        """Return the row of a call, or why it was not made."""
         async with self._in_turn(running, teacher):
             called = await self._called(teacher, prompt, running.known[teacher.slug])
         reading = None if called.answer is None else running.reader.read(called.answer, teacher.max_output_tokens)
@@ -402,7 +402,7 @@ class Replay:
             running.first[teacher.slug].set()
 
     def _watch(self, teacher: RemoteTeacher, called: Called) -> None:
-        """Leave a teacher alone that can only fail."""
+        """Give up a teacher that can only fail."""
         use = self.report.use(teacher)
         if called.too_long:  # it would answer another prompt
             return
@@ -437,13 +437,13 @@ def _row(
 
 
 def cheapest_first(teachers: Sequence[RemoteTeacher]) -> list[RemoteTeacher]:
-    """The order in which a gate asks."""
-    # A call is long in and short out.
+    """Return the order in which a gate asks."""
+    # Prompts are much longer than answers.
     return sorted(teachers, key=lambda teacher: teacher.price.worst_case(20, 1))
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """End tasks; what went wrong in those that have ended is known, or follows from it."""
+    """Cancel tasks; errors of finished ones are known, or follow from the cancellation."""
     listed = list(tasks)
     for task in listed:
         task.cancel()

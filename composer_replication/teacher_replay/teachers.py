@@ -1,4 +1,4 @@
-"""Remote teachers: what a user writes of one, its key, its model family, and what a call to it needs."""
+"""Remote teachers: their specs, keys and model families, and the resolved form that calls need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from composer_replication.teacher_replay.prices import NANO, Price, listed_price, listed_window, per_million
 
-# In a name's parts: a maker says nothing if the model's own name does, as in "nvidia/llama-3.1-nemotron".
+# Patterns of a name's parts. They go before the maker's, as in "nvidia/llama-3.1-nemotron".
 _VERSION = r"(?:[\d.]+\w*)?"
 _FAMILIES = (
     ("claude", r"(?:claude|opus|sonnet|haiku)"),
@@ -58,10 +58,10 @@ _MAKERS = {
 
 
 def model_families(name: str) -> frozenset[str]:
-    """The families of a model, by its name in any spelling (with or without a maker, a date or a size).
+    """Return the families of a model, by its name in any spelling (with or without a maker, a date or a size).
 
-    There are two for a model that one trained on another's answers, such as "deepseek-r1-distill-qwen-32b": it may
-    agree with either for no better reason than that. None for a name that says nothing.
+    There are two for a model that was distilled from another, such as "deepseek-r1-distill-qwen-32b": it tends to
+    agree with both. There is none for an unknown name.
     """
     maker, _, model = name.lower().strip().rpartition("/")
     # "us.anthropic.claude-sonnet-4-5" has its maker before a dot.
@@ -75,7 +75,7 @@ def model_families(name: str) -> frozenset[str]:
 
 
 def shared_family(teacher_families: Iterable[str], student_models: Iterable[str | None]) -> str | None:
-    """A family that a teacher and one of the student's models are both of; None if there is none that is known."""
+    """Return a family that a teacher shares with one of the student's models; None if no shared one is known."""
     students = frozenset[str]().union(*(model_families(model) for model in student_models if model))
     return min(students.intersection(teacher_families), default=None)
 
@@ -90,7 +90,7 @@ _LINE = re.compile(
 
 
 class MissingKeyError(RuntimeError):
-    """A teacher needs a key that is nowhere to be found."""
+    """A teacher's key was not found."""
 
     def __init__(self, teacher: str, variable: str) -> None:
         super().__init__(
@@ -99,7 +99,7 @@ class MissingKeyError(RuntimeError):
 
 
 def find_key(variable: str, env_file: str | os.PathLike[str] | None = None) -> str | None:
-    """The value of a variable, None if no place has it.
+    """Return the value of a variable from the environment, `env_file` or `~/.hermes/.env`, in that order; else None.
 
     Raises:
         FileNotFoundError: `env_file` does not exist.
@@ -185,12 +185,12 @@ DEFAULT_MAX_OUTPUT_TOKENS = 8192
 
 
 class TeacherError(ValueError):
-    """A teacher that cannot be called as it is written."""
+    """A teacher spec that cannot be used."""
 
 
 @dataclass(frozen=True)
 class RemoteTeacher:
-    """A teacher with everything filled in."""
+    """A teacher behind an HTTP endpoint, with everything filled in."""
 
     slug: str
     model: str
@@ -207,14 +207,14 @@ class RemoteTeacher:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What of a request is the same for every prompt. With the slug and the prompt, it tells calls apart."""
+        """The part of a request that is the same for every prompt. With slug and prompt, it identifies a call."""
         limit = _COMPLETION_LIMIT.get(urlsplit(self.base_url).hostname or "", "max_tokens")
         return {"model": self.model, limit: self.max_output_tokens, **self.parameters}
 
     @property
     def request_settings(self) -> dict[str, Any]:
-        """`settings`, and what a router is told so that a call costs no more than was reserved for it, and nothing in
-        the request is passed over. Prices change; an answer stays the answer to its question."""
+        """`settings`, and what a router needs so that a call costs no more than was reserved for it, and no parameter
+        is ignored. It is not part of a call's identity: prices change, answers stay valid."""
         if not _is_openrouter(self.base_url):
             return self.settings
         provider = self.parameters.get("provider") or {}
@@ -224,7 +224,7 @@ class RemoteTeacher:
         return {**self.settings, "provider": {"require_parameters": True, **provider, "max_price": most}}
 
     def worst_case(self, prompt_tokens: int) -> int:
-        """The most that a call with such a prompt can cost, in nano-dollars; parameters may end up in the prompt."""
+        """Return the highest possible cost of a call in nano-dollars; parameters may become part of the prompt."""
         parameters = len(json.dumps(self.parameters)) if self.parameters else 0
         return self.price.worst_case(prompt_tokens + parameters, self.max_output_tokens)
 
@@ -256,7 +256,7 @@ def resolve_teachers(
 
 
 def load_teachers(path: str | os.PathLike[str]) -> list[TeacherSpec]:
-    """The teachers of a YAML or JSON file: a list of specs, or `teachers:` with that list.
+    """Return the teachers of a YAML or JSON file: a list of specs, or `teachers:` with that list.
 
     Raises:
         TeacherError: the file holds something else.
@@ -374,7 +374,7 @@ def _check_url(base_url: Any, refuse: Callable[[str], TeacherError]) -> None:
     if not is_url or parts.query or parts.fragment:
         # Without its end, where a key may stand.
         shown = base_url.partition("?")[0].partition("#")[0] if isinstance(base_url, str) else base_url
-        more = " with something behind it" if shown != base_url else ""
+        more = " with something after it" if shown != base_url else ""
         raise refuse(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {shown!r}{more}")
 
 
