@@ -250,8 +250,7 @@ class Trace(msgspec.Struct, omit_defaults=True):
         return example
 
     def calls(self) -> Iterator[tuple[Turn, ToolCall, Turn | None]]:
-        """Yield every tool call with the turn that made it and the turn that answers it (None: no answer was
-        logged)."""
+        """Yield every tool call, with the turn that made it and the turn that answers it (None: not logged)."""
         answers = {turn.tool_call_id: turn for turn in self.turns if turn.role == "tool"}
         for turn in self.turns:
             for call in turn.tool_calls:
@@ -277,8 +276,7 @@ def render_action(turn: Turn) -> str:
 
 
 def parse_action(action: str) -> Turn:
-    """Return the assistant turn that `render_action` made this text from; its calls are numbered, as the text has no
-    ids.
+    """Return the assistant turn that `render_action` made this text from; calls are numbered, as texts have no ids.
 
     Arguments that are not a JSON object come back as `raw_arguments`.
     """

@@ -248,12 +248,12 @@ def _run(
 
 def _questions(traces: Iterable[TraceToReplay], asked: list[RemoteTeacher], options: ReplayOptions) -> int:
     """Return the highest possible number of questions: every step, to every teacher of its trace."""
-    from composer_replication.teacher_replay.teachers import shared_family
+    from composer_replication.teacher_replay.teachers import same_family
 
-    def is_asked(teacher: RemoteTeacher, trace: TraceToReplay) -> bool:
-        return not (options.exclude_same_family and shared_family(teacher.families, trace.student_models))
+    def excluded(trace: TraceToReplay) -> int:
+        return len(same_family(asked, trace.student_models)) if options.exclude_same_family else 0
 
-    return sum(len(trace.steps) * sum(is_asked(teacher, trace) for teacher in asked) for trace in traces)
+    return sum(len(trace.steps) * (len(asked) - excluded(trace)) for trace in traces)
 
 
 @contextmanager

@@ -105,8 +105,6 @@ class LedgerThread:
                 job.done.set_result(result)
 
 
-logger = logging.getLogger(__name__)
-
 # Interval for checking whether another process has given money back.
 _POLL_SECONDS = 0.2
 _LONGEST_BACKOFF = 60.0

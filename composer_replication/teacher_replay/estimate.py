@@ -23,7 +23,7 @@ from composer_replication.teacher_replay.prompts import (
 from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import BYTES_PER_TOKEN
 from composer_replication.teacher_replay.schedule import ReplayOptions, cheapest_first
-from composer_replication.teacher_replay.teachers import RemoteTeacher, shared_family
+from composer_replication.teacher_replay.teachers import RemoteTeacher, same_family
 from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.traces import action_text
 
@@ -107,8 +107,7 @@ def _add_trace(
     stored: StoredAnswers,
 ) -> None:
     estimate.traces += 1
-    shared = {one.slug: shared_family(one.families, trace.student_models) for one in teachers}
-    related = {slug: family for slug, family in shared.items() if family is not None}
+    related = same_family(teachers, trace.student_models)
     estimate.same_family.update(related)
     asked = [one for one in teachers if not (options.exclude_same_family and one.slug in related)]
     always = [one.slug for one in cheapest_first(asked)[: _fewest_asked(len(asked), options)]]

@@ -34,7 +34,7 @@ from composer_replication.teacher_replay.teachers import (
     RemoteTeacher,
     TeacherSpec,
     resolve_teachers,
-    shared_family,
+    same_family,
 )
 from composer_replication.teacher_replay.tool_schemas import complete_tools
 from composer_replication.traces import Step, TraceState
@@ -316,17 +316,12 @@ class Replay:
 
     def _teachers_for(self, trace: TraceToReplay) -> list[RemoteTeacher]:
         """Return the teachers of a trace, and record those of its student's family."""
-        teachers = []
-        for teacher in self._teachers:
-            family = shared_family(teacher.families, trace.student_models)
-            if family is not None:
-                self.report.same_family[teacher.slug] = family
-                if self._options.exclude_same_family:
-                    if teacher.slug not in self.report.excluded:
-                        self.report.excluded.append(teacher.slug)
-                    continue
-            teachers.append(teacher)
-        return teachers
+        related = same_family(self._teachers, trace.student_models)
+        self.report.same_family.update(related)
+        if not self._options.exclude_same_family:
+            return self._teachers
+        self.report.excluded.extend(slug for slug in related if slug not in self.report.excluded)
+        return [teacher for teacher in self._teachers if teacher.slug not in related]
 
     async def _step(
         self, running: _Running, step: Step, prompt: Prompt, teachers: Sequence[RemoteTeacher]

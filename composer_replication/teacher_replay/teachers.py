@@ -80,6 +80,12 @@ def shared_family(teacher_families: Iterable[str], student_models: Iterable[str 
     return min(students.intersection(teacher_families), default=None)
 
 
+def same_family(teachers: Iterable[RemoteTeacher], student_models: Sequence[str]) -> dict[str, str]:
+    """Return the slugs of the teachers that share a family with one of the student's models, with that family."""
+    shared = {one.slug: shared_family(one.families, student_models) for one in teachers}
+    return {slug: family for slug, family in shared.items() if family is not None}
+
+
 _HERMES = Path("~/.hermes/.env")
 _LINE = re.compile(
     r"""\s* (?:export\s+)? (?P<name>[A-Za-z_]\w*) \s*=\s*
