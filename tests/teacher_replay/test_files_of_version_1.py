@@ -30,23 +30,28 @@ from composer_replication.traces import ToolCall, Turn, parse_action
 FILES = Path(__file__).parent / "fixtures" / "files_of_version_1"
 STATES = FILES / "states.jsonl"
 RESULTS: list[TeacherCallResult] = [json.loads(line) for line in (FILES / "answers.jsonl").read_text().splitlines()]
+
+
+def call(number: int, name: str, **arguments: str) -> ToolCall:
+    return ToolCall(f"call_{number}", name, arguments)
+
+
 # The answers that can be used, by state and teacher.
 TURNS = {
     ("t::0000", "careful"): Turn(
-        "assistant", "I read it.", tool_calls=[ToolCall("call_0", "Read", {"file_path": "tests/test_sum.py"})]
+        "assistant", "I read it.", tool_calls=[call(0, "Read", file_path="tests/test_sum.py")]
     ),
     ("t::0001", "careful"): Turn(
         "assistant",
         "Both files.",
         thinking="Both at once.",
-        tool_calls=[ToolCall("call_0", "Read", {"file_path": "sum.py"}), ToolCall("call_1", "Bash", {"command": "ls -l"})],
+        tool_calls=[call(0, "Read", file_path="sum.py"), call(1, "Bash", command="ls -l")],
     ),
     ("t::0002", "careful"): Turn(
-        "assistant",
-        tool_calls=[ToolCall("call_0", "Bash", {"command": "sed -i 's/return 0/return sum(numbers)/' sum.py"})],
+        "assistant", tool_calls=[call(0, "Bash", command="sed -i 's/return 0/return sum(numbers)/' sum.py")]
     ),
     ("t::0002", "quick"): Turn("assistant", "Schöner wär's so: \U0001f600\n\n  return sum(numbers)\n"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

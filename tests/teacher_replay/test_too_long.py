@@ -12,7 +12,6 @@ from teacher_replay.loopback_teacher import Bare, EndlessModels, LoopbackTeacher
 from teacher_replay.metered_replays import growing_states, spec_of
 
 from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.teacher_replay.refusals import is_too_long
 from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import TeacherUse
 from composer_replication.teacher_replay.schedule import ReplayOptions, open_replay
@@ -104,50 +103,6 @@ def test_a_server_without_a_list_of_models_answers_all_the_same() -> None:
     with LoopbackTeachers() as server:
         _, use, _ = replay(server.spec("a"), [to_replay("t", states_of("one", "two"))])
     assert use.answered == 2
-
-
-@pytest.mark.parametrize(
-    ("status", "text"),
-    [
-        (400, "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens"),
-        (400, "`max_tokens` must be <= 8192: its maximum is less than the `context_window` for this model"),
-        (400, "Invalid request: max_tokens exceeds the maximum output tokens of this model"),
-        (400, "tools.0.name: String should match pattern"),
-        (400, "Number of tools (150) exceeds maximum limit of 128"),
-        (400, "Invalid request: tool name exceeds maximum length of 64"),
-        (400, "Unrecognized parameter: context_window"),
-        (400, "request exceeds your monthly limit"),
-        (429, "You exceeded your quota: maximum number of tokens per day"),
-        (429, "Rate limit reached for requests"),
-        (401, "maximum context length"),
-        (503, "the prompt is too long"),
-    ],
-)
-def test_other_refusals_are_no_matter_of_length(status: int, text: str) -> None:
-    assert not is_too_long(status, {"error": {"message": text}})
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        {"error": {"code": "context_length_exceeded", "message": "no"}},
-        {"error": {"code": "model_max_prompt_tokens_exceeded", "message": "no"}},
-        {"error": {"code": 1261, "message": "\u8d85\u957f"}},
-        {"error": "context_length_exceeded"},
-        {"object": "error", "message": "This model's maximum context length is 10 tokens", "code": 40303},
-        {"detail": "prompt too long"},
-        {"detail": [{"msg": "prompt too long"}]},
-        {"error": "Input validation error: `inputs` must have less than 4096 tokens"},
-        {"error": {"message": "Input token length too long"}},
-        {"error": {"message": "Total tokens of image and text exceed max message tokens"}},
-        {"message": "length of prompt_tokens (9000) must be less than max_seq_len (8192)"},
-        {"error": {"message": "maximum context length is 10 tokens. However, you requested 12 (2 of tool input)"}},
-        {"error": {"message": "'max_tokens' is too large: 9. The maximum context length is 9, the input has 4 tokens"}},
-    ],
-)
-def test_errors_of_other_shapes(reply: dict[str, Any]) -> None:
-    assert is_too_long(400, reply)
-    assert is_too_long(500, reply)
 
 
 @pytest.mark.parametrize(
