@@ -25,7 +25,7 @@ from composer_replication.teacher_replay.bills import NO_REPORT, UsageReport, re
 from composer_replication.teacher_replay.ledger import Billed
 from composer_replication.teacher_replay.refusals import is_too_long, seconds_to_wait
 from composer_replication.teacher_replay.teachers import RemoteTeacher
-from composer_replication.traces import ToolCall, Turn, dump_json, parse_arguments
+from composer_replication.traces import ToolCall, Turn, dump_json, parse_action, parse_arguments
 
 # A gateway that timed out: the model may have answered, and billed.
 _UNCERTAIN_STATUSES = frozenset({408, 502, 504, 522, 524})
@@ -70,7 +70,7 @@ class CallFailedError(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """A teacher's answer as a turn without thinking, and the usage that the endpoint reports.
+    """A teacher's answer as a turn, without reasoning, and the usage that the endpoint reports.
     `after` is how many seconds the endpoint asks to wait before the next call."""
 
     turn: Turn
@@ -216,8 +216,9 @@ def _reply(content: bytes, latency: float, teacher: RemoteTeacher, headers: Mapp
     if not message:
         raise CallFailedError("the endpoint answered without a message", billed="yes", retry=False, report=report)
     given = assistant_turn(message, IngestionStats(), step=0)
-    calls = [_numbered(number, call) for number, call in enumerate(given.tool_calls)]
-    turn = Turn("assistant", _without_thoughts(given.content), tool_calls=calls)
+    # A model may write thinking and calls into its text, in the form of `render_action`.
+    turn = parse_action(_without_thoughts(given.content))
+    turn.tool_calls = [_numbered(number, call) for number, call in enumerate([*turn.tool_calls, *given.tool_calls])]
     finish = choices[0].get("finish_reason")
     return Reply(turn, finish if isinstance(finish, str) else "", report, latency, seconds_to_wait(headers))
 

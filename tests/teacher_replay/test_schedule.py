@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -55,18 +55,35 @@ def server() -> Iterator[LoopbackTeachers]:
         yield server
 
 
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
 def replayed(states: Iterable[TraceState], specs: Sequence[Any], **options: Any) -> list[TeacherCallResult]:
     return asyncio.run(replay_trace(states, specs, **{**OPTIONS, **options}))
 
 
-def report_of(traces: Iterable[TraceToReplay], specs: Sequence[Any], **options: Any) -> ReplayReport:
+def opened(specs: Sequence[Any], *, on_result: Any = None, stop: Any = None, **options: Any) -> Any:
+    given = ReplayOptions(**{**OPTIONS, **options})
+    return open_replay(resolve_teachers(specs), given, on_result=on_result, stop=stop)
+
+
+def report_of(
+    traces: Iterable[TraceToReplay], specs: Sequence[Any], on_result: Any = None, **options: Any
+) -> ReplayReport:
     async def run() -> ReplayReport:
-        async with open_replay(resolve_teachers(specs), ReplayOptions(**{**OPTIONS, **options})) as replay:
+        async with opened(specs, on_result=on_result, **options) as replay:
             async for _ in replay.run(traces):
                 pass
-        return replay.report
+        return cast(ReplayReport, replay.report)
 
     return asyncio.run(run())
+
+
+def dollars(server: LoopbackTeachers, **prices: float) -> list[dict[str, Any]]:
+    """Teachers by name, each with one price for all tokens."""
+    return [server.spec(name, input_per_mtok=price, output_per_mtok=price) for name, price in prices.items()]
 
 
 def balance(ledger: Path) -> Any:
@@ -115,11 +132,11 @@ def test_answers_with_calls_have_the_form_of_the_students_actions(server: Loopba
     assert set(tool["function"]["parameters"]["properties"]) == {"command", "timeout"}
 
 
-def test_half_of_a_surrogate_pair_does_not_cost_an_answer(server: LoopbackTeachers, tmp_path: Path) -> None:
+def test_half_of_a_surrogate_pair_does_not_cost_an_answer(server: LoopbackTeachers, ledger: Path) -> None:
     call = ToolCall("c", "Write", {"text": "smile \ud83d"})
     server.answer = lambda _: {"content": "cut \ud83d here, whole \U0001f600 there", "tool_calls": [call.message()]}
     for stored in (False, True):
-        (row,) = replayed(numbered(1), [server.spec("a")], ledger=tmp_path / "ledger.sqlite")
+        (row,) = replayed(numbered(1), [server.spec("a")], ledger=ledger)
         assert (row["error"], row["stored"]) == (None, stored)
         assert row["response_text"] == (
             'cut ? here, whole \U0001f600 there\n[TOOL_USE] name=Write input={"text": "smile ?"}'
@@ -309,9 +326,8 @@ def test_only_a_few_traces_are_taken_at_once(server: LoopbackTeachers) -> None:
             yield to_replay(str(number), states_of(f"of {number}"))
 
     async def run() -> None:
-        options = ReplayOptions(**OPTIONS)
         done = 0
-        async with open_replay(resolve_teachers([server.spec("a")]), options) as replay:
+        async with opened([server.spec("a")]) as replay:
             async for rows in replay.run(traces()):
                 most_open.append(len(taken) - done)
                 done += len(rows)
@@ -339,10 +355,7 @@ def test_a_sequential_gate_gives_the_same_pairs_for_fewer_calls(
 
         server.answer = from_table
         states = states_of(*map(str, range(len(table))), student="s")
-        specs = [
-            server.spec(name, input_per_mtok=cost, output_per_mtok=cost)
-            for name, cost in zip("abc", costs, strict=True)
-        ]
+        specs = dollars(server, **dict(zip("abc", costs, strict=True)))
         pairs, calls = [], []
         for gate in ("none", "sequential"):
             before = len(server.asked)
@@ -371,11 +384,7 @@ def test_rows_say_how_they_were_gated_and_pairs_follow(
 
 def test_a_sequential_gate_asks_the_cheapest_first_and_counts_what_it_saves(server: LoopbackTeachers) -> None:
     server.answer = lambda asked: "s" if asked.text == "same" else "x"
-    specs = [
-        server.spec("dear", input_per_mtok=9, output_per_mtok=9),
-        server.spec("cheap", input_per_mtok=1, output_per_mtok=1),
-        server.spec("middle", input_per_mtok=2, output_per_mtok=1),
-    ]
+    specs = dollars(server, dear=9, cheap=1, middle=2)
     traces = [to_replay("t", states_of("same", "other", "same", student="s"))]
     report = report_of(traces, specs, gate="sequential", expected_output_tokens=100)
     assert Counter(asked.model for asked in server.asked) == {"cheap": 3, "middle": 3}
@@ -400,10 +409,7 @@ def test_a_gate_of_ones_own_is_asked_before_every_teacher(server: LoopbackTeache
         await asyncio.sleep(0)
         return until_two(state, answers, remaining)
 
-    specs = [
-        server.spec(name, input_per_mtok=cost, output_per_mtok=cost) for name, cost in (("c", 3), ("a", 1), ("b", 2))
-    ]
-    rows = replayed(numbered(1), specs, gate=later if is_async else until_two)
+    rows = replayed(numbered(1), dollars(server, c=3, a=1, b=2), gate=later if is_async else until_two)
     assert [row["teacher_slug"] for row in rows] == ["a", "b"]
     texts = ["a on question 0", "b on question 0"]
     assert seen == [
@@ -413,13 +419,13 @@ def test_a_gate_of_ones_own_is_asked_before_every_teacher(server: LoopbackTeache
     ]
 
 
-def test_a_gate_that_fails_ends_the_replay_without_a_hang(server: LoopbackTeachers, tmp_path: Path) -> None:
+def test_a_gate_that_fails_ends_the_replay_without_a_hang(server: LoopbackTeachers, ledger: Path) -> None:
     def broken(state: TraceState, answers: Sequence[TeacherCallResult], remaining: Sequence[str], /) -> bool:
         raise KeyError(state["state_id"])
 
     with pytest.raises(KeyError, match="t::000"):
-        replayed(numbered(5), [server.spec("a")], gate=broken, ledger=tmp_path / "ledger.sqlite")
-    assert balance(tmp_path / "ledger.sqlite").in_flight == 0
+        replayed(numbered(5), [server.spec("a")], gate=broken, ledger=ledger)
+    assert balance(ledger).in_flight == 0
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404])
@@ -456,8 +462,8 @@ def test_retries_are_counted_and_rows_have_the_last_error(server: LoopbackTeache
     assert (rows[0]["response_text"], rows[0]["cost_usd"], rows[0]["stored"]) == (None, 0.0, False)
 
 
-def test_a_teacher_that_is_left_alone_keeps_what_it_once_answered(server: LoopbackTeachers, tmp_path: Path) -> None:
-    options = {"ledger": tmp_path / "ledger.sqlite"}
+def test_a_teacher_that_is_left_alone_keeps_what_it_once_answered(server: LoopbackTeachers, ledger: Path) -> None:
+    options = {"ledger": ledger}
     states = numbered(4)
     replayed(states[:3], [server.spec("a")], **options)
     server.answer = lambda _: Refusal(401)
@@ -485,10 +491,10 @@ def test_a_second_run_asks_only_for_what_is_missing(server: LoopbackTeachers, tm
 
 
 def test_another_limit_or_parameter_is_another_call_and_another_order_is_none(
-    server: LoopbackTeachers, tmp_path: Path
+    server: LoopbackTeachers, ledger: Path
 ) -> None:
     def ask(**fields: Any) -> None:
-        replayed(numbered(1), [server.spec("a", **fields)], ledger=tmp_path / "ledger.sqlite")
+        replayed(numbered(1), [server.spec("a", **fields)], ledger=ledger)
 
     thinking = {"reasoning": {"effort": "low", "exclude": True}, "temperature": 1}
     ask()
@@ -500,7 +506,7 @@ def test_another_limit_or_parameter_is_another_call_and_another_order_is_none(
     ask(concurrency=1, cache_control=True, family="x")
     assert len(server.asked) == 4
     # Another teacher is another one, though it be the same model.
-    replayed(numbered(1), [server.spec("b", model="a")], ledger=tmp_path / "ledger.sqlite")
+    replayed(numbered(1), [server.spec("b", model="a")], ledger=ledger)
     assert len(server.asked) == 5
 
 
@@ -520,7 +526,7 @@ def test_identical_states_are_asked_once(server: LoopbackTeachers) -> None:
 
 def test_two_traces_with_the_same_ids_are_two_traces(server: LoopbackTeachers) -> None:
     async def run() -> list[list[tuple[str, str | None]]]:
-        async with open_replay(resolve_teachers([server.spec("a")]), ReplayOptions(**OPTIONS)) as replay:
+        async with opened([server.spec("a")]) as replay:
             traces = [to_replay("t", states_of("one", "two")), to_replay("t", states_of("three", "four"))]
             rows = [rows async for rows in replay.run(traces)]
         assert (replay.report.traces, replay.report.states) == (2, 4)
@@ -543,11 +549,11 @@ def test_two_traces_with_the_same_ids_are_two_traces(server: LoopbackTeachers) -
     ],
 )
 def test_an_answer_that_is_no_action_is_an_error_and_not_paid_again(
-    server: LoopbackTeachers, tmp_path: Path, said: Said, error: str
+    server: LoopbackTeachers, ledger: Path, said: Said, error: str
 ) -> None:
     server.answer = lambda _: said
     spec = server.spec("a", **PRICES, max_output_tokens=8192)
-    options = {"ledger": tmp_path / "ledger.sqlite", "max_total_usd": 1.0, "give_up_after": 1}
+    options = {"ledger": ledger, "max_total_usd": 1.0, "give_up_after": 1}
     for stored in (False, True):
         rows = replayed(numbered(2), [spec], **options)
         assert [(row["response_text"], row["error"], row["stored"]) for row in rows] == [(None, error, stored)] * 2
@@ -555,18 +561,20 @@ def test_an_answer_that_is_no_action_is_an_error_and_not_paid_again(
     assert len(server.asked) == 2
 
 
-def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: LoopbackTeachers, tmp_path: Path) -> None:
-    tool = {"name": "Read", "input_schema": {"type": "object", "required": ["file_path"]}}
-    call = ToolCall("c", "Read", {"path": "a"}).message()
+READ = {"name": "Read", "input_schema": {"type": "object", "required": ["file_path"]}}
+MISFIT: Said = {"content": None, "tool_calls": [ToolCall("c", "Read", {"path": "a"}).message()]}
+
+
+def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: LoopbackTeachers, ledger: Path) -> None:
     said: dict[str, Said] = {
         "question 0": "fine",
-        "question 1": {"content": None, "tool_calls": [call]},
+        "question 1": MISFIT,
         "question 2": Cut("half", "max_tokens"),
     }
     server.answer = lambda asked: said.get(asked.text, Cut("half", "length"))
     specs = [server.spec(slug, **PRICES, max_output_tokens=64) for slug in "abc"]
-    options: dict[str, Any] = {"ledger": tmp_path / "ledger.sqlite", "max_total_usd": 1.0}
-    traces = [to_replay("t", numbered(5), [tool])]
+    options: dict[str, Any] = {"ledger": ledger, "max_total_usd": 1.0}
+    traces = [to_replay("t", numbered(5), [READ])]
     rows: list[TeacherCallResult] = []
     for stored in (False, True):
         report = report_of(traces, specs, **options)
@@ -574,7 +582,7 @@ def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: Loop
         assert (use.cut, use.unusable, use.failed) == (3, 1, 0)
         assert (use.answered, use.stored, use.calls) == ((0, 1, 0) if stored else (1, 0, 5))
         assert (figures["calls"], figures["cut"], figures["unusable"]) == (0 if stored else 15, 9, 3)
-        rows = replayed(numbered(5), specs, tools=[tool], **options)
+        rows = replayed(numbered(5), specs, tools=[READ], **options)
         of_a = [row for row in rows if row["teacher_slug"] == "a"]
         assert figures["teachers"]["a"]["cut_usd"] == pytest.approx(sum(row["cost_usd"] for row in of_a[2:]))
         assert figures["teachers"]["a"]["unusable_usd"] == pytest.approx(of_a[1]["cost_usd"])
@@ -588,35 +596,23 @@ def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: Loop
 
 
 def test_a_gate_asks_on_for_an_answer_that_cannot_be_used(server: LoopbackTeachers) -> None:
-    tool = {"name": "Read", "input_schema": {"type": "object", "required": ["file_path"]}}
-    call = ToolCall("c", "Read", {"path": "a"}).message()
-    server.answer = lambda asked: {"content": None, "tool_calls": [call]} if asked.model == "a" else "fine"
+    server.answer = lambda asked: MISFIT if asked.model == "a" else "fine"
     specs = [server.spec(slug, input_per_mtok=price, output_per_mtok=1) for price, slug in enumerate("abcd")]
-    trace = to_replay("t", numbered(1, student="s"), [tool])
+    trace = to_replay("t", numbered(1, student="s"), [READ])
     uses = report_of([trace], specs, gate="sequential", max_total_usd=1.0).teachers
     assert [(uses[slug].unusable, uses[slug].answered, uses[slug].gated) for slug in "abcd"] == [
         (1, 0, 0), (0, 1, 0), (0, 1, 0), (0, 0, 1),
     ]  # fmt: skip
 
 
-def test_the_figures_add_up(server: LoopbackTeachers, tmp_path: Path) -> None:
+def test_the_figures_add_up(server: LoopbackTeachers, ledger: Path) -> None:
     server.answer = lambda asked: Refusal(400) if (asked.model, asked.text) == ("b", "question 1") else "x y z"
     specs = [server.spec("a", **PRICES), server.spec("b", **PRICES)]
-    options: dict[str, Any] = {"ledger": tmp_path / "ledger.sqlite", "max_total_usd": 1.0}
+    options: dict[str, Any] = {"ledger": ledger, "max_total_usd": 1.0}
     traces = [to_replay("t", numbered(4))]
     first = replayed(numbered(2), specs[:1], **options)
     came: list[TeacherCallResult] = []
-
-    async def run() -> ReplayReport:
-        async with open_replay(
-            resolve_teachers(specs), ReplayOptions(**OPTIONS, **options), on_result=came.append
-        ) as replay:
-            async for _ in replay.run(traces):
-                pass
-        return replay.report
-
-    report = asyncio.run(run())
-    figures = report.as_dict()
+    figures = report_of(traces, specs, on_result=came.append, **options).as_dict()
     assert (figures["traces"], figures["states"], figures["calls"]) == (1, 4, 5)
     assert (figures["stored"], figures["failed"], figures["not_asked_by_gate"]) == (2, 1, 0)
     paid = [row for row in came if not row["stored"] and row["error"] is None]
@@ -696,17 +692,17 @@ async def until_held(server: LoopbackTeachers, in_flight: int) -> None:
 
 
 def test_a_stopped_replay_waits_for_what_is_under_way_and_begins_no_more(
-    server: LoopbackTeachers, tmp_path: Path
+    server: LoopbackTeachers, ledger: Path
 ) -> None:
     held = Held(server, let_first=3)
     specs = [server.spec("a")]
-    options = {**OPTIONS, "ledger": tmp_path / "ledger.sqlite", "concurrency": 2}
+    options = {"ledger": ledger, "concurrency": 2}
     states = numbered(20)
 
     async def run() -> tuple[ReplayReport, list[TeacherCallResult]]:
         stop = asyncio.Event()
         rows: list[TeacherCallResult] = []
-        async with open_replay(resolve_teachers(specs), ReplayOptions(**options), stop=stop) as replay:
+        async with opened(specs, stop=stop, **options) as replay:
 
             async def read() -> None:
                 traces = [to_replay("t", states), *(to_replay(str(n), states_of(f"of {n}")) for n in range(12))]
@@ -730,26 +726,25 @@ def test_a_stopped_replay_waits_for_what_is_under_way_and_begins_no_more(
     )
     assert all(row["error"] is None for row in rows)
     assert 5 <= answered < 20
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        assert (ledger.balance("replay").answered, ledger.balance("replay").in_doubt) == (answered, 0)
-    again = replayed(states, specs, **{key: value for key, value in options.items() if key not in OPTIONS})
+    assert (balance(ledger).answered, balance(ledger).in_doubt) == (answered, 0)
+    again = replayed(states, specs, **options)
     assert [row["response_text"] for row in again] == [f"a on question {number}" for number in range(20)]
     asked = Counter(one.text for one in server.asked)
     assert max(asked.values()) == 1
 
 
 def test_a_state_that_is_stopped_half_way_has_no_rows_but_its_answer_is_kept(
-    server: LoopbackTeachers, tmp_path: Path
+    server: LoopbackTeachers, ledger: Path
 ) -> None:
     held = Held(server, let_first=0)
     specs = [server.spec(name, input_per_mtok=cost, output_per_mtok=1) for cost, name in enumerate("abc")]
     # With the student's own action from the first, the third could not matter any more without the second.
     states = states_of("question", student="a on question")
-    options = ReplayOptions(**OPTIONS, gate="sequential", ledger=tmp_path / "ledger.sqlite", max_total_usd=1.0)
+    options = {"gate": "sequential", "ledger": ledger, "max_total_usd": 1.0}
 
     async def run() -> list[list[TeacherCallResult]]:
         stop = asyncio.Event()
-        async with open_replay(resolve_teachers(specs), options, stop=stop) as replay:
+        async with opened(specs, stop=stop, **options) as replay:
             reading = asyncio.ensure_future(anext(replay.run([to_replay("t", states)])))
             await until_held(server, 1)
             stop.set()
@@ -760,7 +755,7 @@ def test_a_state_that_is_stopped_half_way_has_no_rows_but_its_answer_is_kept(
         return rows
 
     assert asyncio.run(run()) == [[]]
-    assert balance(tmp_path / "ledger.sqlite").answered == 1
+    assert balance(ledger).answered == 1
     assert [asked.model for asked in server.asked] == ["a"]
 
 
@@ -769,7 +764,7 @@ def test_a_stop_does_not_wait_for_pauses(server: LoopbackTeachers) -> None:
 
     async def run() -> ReplayReport:
         stop = asyncio.Event()
-        async with open_replay(resolve_teachers([server.spec("a")]), ReplayOptions(**OPTIONS), stop=stop) as replay:
+        async with opened([server.spec("a")], stop=stop) as replay:
             reading = asyncio.ensure_future(anext(replay.run([to_replay("t", numbered(3))])))
             await asyncio.to_thread(server.wait_until, lambda: len(server.asked) == 1 and server.in_flight == 0)
             stop.set()
@@ -782,16 +777,15 @@ def test_a_stop_does_not_wait_for_pauses(server: LoopbackTeachers) -> None:
 
 
 def test_a_cancelled_replay_leaves_what_is_under_way_in_doubt_and_nothing_else(
-    server: LoopbackTeachers, tmp_path: Path
+    server: LoopbackTeachers, ledger: Path
 ) -> None:
     held = Held(server, let_first=4)
-    ledger = tmp_path / "ledger.sqlite"
     specs = [server.spec("a", **PRICES)]
-    options = {**OPTIONS, "ledger": ledger, "concurrency": 3, "max_total_usd": 1.0}
+    options: dict[str, Any] = {"ledger": ledger, "concurrency": 3, "max_total_usd": 1.0}
     states = numbered(10)
 
     async def run() -> None:
-        replaying = asyncio.create_task(replay_trace(states, specs, **options))
+        replaying = asyncio.create_task(replay_trace(states, specs, **OPTIONS, **options))
         await until_held(server, 3)
         replaying.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -805,7 +799,7 @@ def test_a_cancelled_replay_leaves_what_is_under_way_in_doubt_and_nothing_else(
     assert (after.answered, after.in_doubt, after.in_flight) == (4, 3, 0)
     assert after.in_doubt_reserved > 0
     held.go.set()
-    rows = replayed(states, specs, **{key: value for key, value in options.items() if key not in OPTIONS})
+    rows = replayed(states, specs, **options)
     assert [row["response_text"] for row in rows] == [f"a on question {number}" for number in range(10)]
     asked = Counter(one.text for one in server.asked)
     assert sorted(asked.values()) == [1] * 7 + [2] * 3
@@ -817,7 +811,7 @@ def threads() -> list[str]:
 
 
 def test_a_listener_that_fails_ends_the_replay_and_the_ledger_is_closed(
-    server: LoopbackTeachers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: LoopbackTeachers, ledger: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def third_fails(row: TeacherCallResult) -> None:
         heard.append(row)
@@ -825,7 +819,6 @@ def test_a_listener_that_fails_ends_the_replay_and_the_ledger_is_closed(
             raise RuntimeError("the listener has had enough")
 
     heard: list[TeacherCallResult] = []
-    ledger = tmp_path / "ledger.sqlite"
     with pytest.raises(RuntimeError, match="the listener has had enough"):
         replayed(
             numbered(40), [server.spec("a"), server.spec("b")], ledger=ledger, on_result=third_fails, concurrency=2
@@ -843,14 +836,12 @@ def test_a_listener_that_fails_ends_the_replay_and_the_ledger_is_closed(
 
 
 def test_a_loop_that_is_left_early_ends_its_calls(
-    server: LoopbackTeachers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: LoopbackTeachers, ledger: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = Held(server, let_first=1)
-    ledger = tmp_path / "ledger.sqlite"
 
     async def run() -> Replay:
-        options = ReplayOptions(**OPTIONS, ledger=ledger)
-        async with open_replay(resolve_teachers([server.spec("a")]), options) as replay:
+        async with opened([server.spec("a")], ledger=ledger) as replay:
             async for _ in replay.run([to_replay(str(n), states_of(f"of {n}")) for n in range(4)]):
                 await until_held(server, 3)
                 break
@@ -865,13 +856,11 @@ def test_a_loop_that_is_left_early_ends_its_calls(
     assert caplog.text == ""
 
 
-def test_a_replay_that_is_closed_ends_whoever_still_reads(server: LoopbackTeachers, tmp_path: Path) -> None:
+def test_a_replay_that_is_closed_ends_whoever_still_reads(server: LoopbackTeachers, ledger: Path) -> None:
     held = Held(server, let_first=1)
-    ledger = tmp_path / "ledger.sqlite"
 
     async def run() -> None:
-        options = ReplayOptions(**OPTIONS, ledger=ledger)
-        async with open_replay(resolve_teachers([server.spec("a")]), options) as replay:
+        async with opened([server.spec("a")], ledger=ledger) as replay:
             reading = asyncio.ensure_future(anext(replay.run([to_replay("t", numbered(3))])))
             await until_held(server, 2)
         with pytest.raises(asyncio.CancelledError):
@@ -883,29 +872,29 @@ def test_a_replay_that_is_closed_ends_whoever_still_reads(server: LoopbackTeache
 
 
 def test_a_trace_that_cannot_be_read_ends_the_replay_and_keeps_the_answers(
-    server: LoopbackTeachers, tmp_path: Path
+    server: LoopbackTeachers, ledger: Path
 ) -> None:
     def traces() -> Iterator[TraceToReplay]:
         yield from (to_replay(str(number), states_of(f"of {number}")) for number in range(9))
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        report_of(traces(), [server.spec("a")], ledger=tmp_path / "ledger.sqlite")
-    after = balance(tmp_path / "ledger.sqlite")
+        report_of(traces(), [server.spec("a")], ledger=ledger)
+    after = balance(ledger)
     # What was cut off on its way may never have arrived, and is in doubt all the same.
     assert 1 <= after.answered <= len(server.asked) <= after.answered + after.in_doubt
 
 
-def test_a_proxy_of_the_environment_is_not_asked_for_teachers_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_asked_for_teachers_on_this_machine(
+    server: LoopbackTeachers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with LoopbackTeachers() as server:
-        (row,) = asyncio.run(replay_trace(states_of("a"), [server.spec("one")], max_retries=0))
+    (row,) = replayed(states_of("a"), [server.spec("one")], max_retries=0)
     assert row["error"] is None
 
 
-def test_a_stored_answer_is_given_while_its_endpoint_wants_to_be_left_alone(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.sqlite"
+def test_a_stored_answer_is_given_while_its_endpoint_wants_to_be_left_alone(ledger: Path) -> None:
 
     def answer(asked: Asked) -> Said:
         return echo(asked) if asked.text == "a" else Refusal(429, headers={"Retry-After": "100000"})
@@ -918,8 +907,7 @@ def test_a_stored_answer_is_given_while_its_endpoint_wants_to_be_left_alone(tmp_
     assert rows[1]["stored"]
 
 
-def test_a_failure_that_says_what_it_used_is_charged_for_that(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.sqlite"
+def test_a_failure_that_says_what_it_used_is_charged_for_that(ledger: Path) -> None:
     used = {"choices": [], "usage": {"prompt_tokens": 40, "completion_tokens": 3}}
     with LoopbackTeachers(lambda _: Whole(used)) as server:
         spec = server.spec("one", input_per_mtok=1, output_per_mtok=10)
