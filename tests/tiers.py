@@ -40,7 +40,7 @@ TIERS = {
         "teacher_replay/test_metered_server.py",
         "teacher_replay/test_misbehaving_teachers.py",
         "teacher_replay/test_replay_killed.py",
-        "teacher_replay/test_schedule.py",
+        "teacher_replay/test_schedule",
         "teacher_replay/test_shared_ledger.py",
         "test_config.py::test_importing",
         "test_doctor.py",

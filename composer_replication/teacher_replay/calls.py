@@ -199,7 +199,8 @@ class Caller:
                 continue
             tries += 1
             try:
-                body = prompt.request(teacher.request_settings, known.marks(prompt, teacher))
+                marks = known.marks(prompt) if teacher.cache_control else []
+                body = prompt.request(teacher.request_settings, marks)
                 reply = await self._client.ask(teacher, body)
             except CallFailedError as failure:
                 error = str(failure)

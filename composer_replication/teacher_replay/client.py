@@ -119,7 +119,7 @@ class TeacherClient:
             raise _lost(error, teacher, self._timeout) from None
         latency = time.monotonic() - began
         if not 200 <= status < 300:
-            raise _refused(status, headers, content, teacher)
+            raise _by_status(status, _decoded(content, bare_error=True) or {}, teacher, headers)
         return _reply(content, latency, teacher, headers)
 
     async def context_window(self, teacher: RemoteTeacher) -> int | None:
@@ -165,10 +165,6 @@ def _lost(error: Exception, teacher: RemoteTeacher, timeout: float) -> CallFaile
         reason = f"{type(error).__name__}: {error}"
     retry = not isinstance(error, httpx2.UnsupportedProtocol)
     return CallFailedError(without_key(reason, teacher), billed="no" if never_sent else "maybe", retry=retry)
-
-
-def _refused(status: int, headers: httpx2.Headers, content: bytes, teacher: RemoteTeacher) -> CallFailedError:
-    return _by_status(status, _decoded(content, bare_error=True) or {}, teacher, headers)
 
 
 def _by_status(

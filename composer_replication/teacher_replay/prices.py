@@ -58,23 +58,18 @@ class Price:
         return -(-(prompt_tokens * highest + completion_tokens * self.output) // _MILLION)
 
 
-def per_million(usd: float | Decimal) -> int:
-    """Dollars per million tokens as nano-dollars per million tokens, rounded up."""
-    return math.ceil(Decimal(str(usd)) * NANO)
-
-
-def to_nano(usd: float) -> int:
-    """Dollars as nano-dollars, rounded up."""
+def to_nano(usd: float | Decimal) -> int:
+    """Return dollars as nano-dollars, rounded up."""
     return math.ceil(Decimal(str(usd)) * NANO)
 
 
 def cap_of(usd: float) -> int:
-    """A cap in dollars as nano-dollars, rounded down."""
+    """Return a cap in dollars as nano-dollars, rounded down."""
     return math.floor(Decimal(str(usd)) * NANO)
 
 
 def to_usd(nano: int) -> float:
-    """Nano-dollars as dollars."""
+    """Return nano-dollars as dollars."""
     return nano / NANO
 
 
@@ -98,7 +93,7 @@ def listed_price(model: str, base_url: str | None) -> Price:
     def million(output: int = 0, **parts: int) -> int:
         usage = Usage(input_tokens=_MILLION, output_tokens=output, **parts)
         costs = [price.calc_price(usage) for price in prices]
-        return max(per_million(cost["output_price"] if output else cost["input_price"]) for cost in costs)
+        return max(to_nano(cost["output_price"] if output else cost["input_price"]) for cost in costs)
 
     return Price(
         input=million(),

@@ -17,7 +17,6 @@ import msgspec
 
 from composer_replication.ingestion.chat_messages import text_of
 from composer_replication.ingestion.shell_commands import with_command
-from composer_replication.teacher_replay.teachers import RemoteTeacher
 from composer_replication.traces import Message, dump_json, parse_arguments
 
 
@@ -319,6 +318,6 @@ class KnownPrompts:
         least = max(tokens + (prompt.size - size) // _BYTES_PER_TOKEN for tokens, size in [(0, 0), *counted])
         return f"not asked: at least {least:,} tokens, and {window:,} fit" if least > window else None
 
-    def marks(self, prompt: Prompt, teacher: RemoteTeacher) -> list[int]:
-        """Return where to put cache marks, for a teacher that uses them."""
-        return prompt.marks(self._answered) if teacher.cache_control else []
+    def marks(self, prompt: Prompt) -> list[int]:
+        """Return where to put cache marks."""
+        return prompt.marks(self._answered)

@@ -23,8 +23,9 @@ from composer_replication.teacher_replay.answers import AnswerReader, GateChoice
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules, LedgerThread
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.gate_settings import GateSettings, gate_settings
+from composer_replication.teacher_replay.ledger import Answer
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for
-from composer_replication.teacher_replay.prices import cap_of, to_usd
+from composer_replication.teacher_replay.prices import Tokens, cap_of, to_usd
 from composer_replication.teacher_replay.prompts import KnownPrompts, Prompt, PromptWriter, new_redactor
 from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow, check_state
 from composer_replication.teacher_replay.replay_files import TraceToReplay
@@ -37,11 +38,12 @@ from composer_replication.teacher_replay.teachers import (
     same_family,
 )
 from composer_replication.teacher_replay.tool_schemas import complete_tools
-from composer_replication.traces import Step, TraceState
+from composer_replication.traces import Step, TraceState, Turn
 
 # Traces in progress at once: enough to keep every teacher busy while each trace proceeds almost in order. All of them
 # are in memory; twice as many would save another 5 % of the cost.
 _TRACES_AT_ONCE = 4
+_NO_ANSWER = Answer(Turn("assistant"), "", Tokens(), 0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -415,17 +417,17 @@ class Replay:
 def _row(
     step: Step, teacher: RemoteTeacher, called: Called, reading: Reading | None, gated_by: GateSettings | None
 ) -> TeacherRow:
-    answer = called.answer
+    answer = called.answer or _NO_ANSWER
     return TeacherRow(
         state_id=step.state_id,
         teacher_slug=teacher.slug,
         turn=None if reading is None else reading.turn,
-        latency_s=answer.latency if answer is not None else 0.0,
-        prompt_tokens=answer.tokens.prompt if answer is not None else 0,
-        completion_tokens=answer.tokens.completion if answer is not None else 0,
-        cost_usd=to_usd(answer.cost) if answer is not None else 0.0,
+        latency_s=answer.latency,
+        prompt_tokens=answer.tokens.prompt,
+        completion_tokens=answer.tokens.completion,
+        cost_usd=to_usd(answer.cost),
         error=called.error if reading is None else reading.problem,
-        cached_tokens=answer.tokens.cached if answer is not None else 0,
+        cached_tokens=answer.tokens.cached,
         stored=called.stored,
         gated_by=gated_by,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
-from composer_replication.teacher_replay.prices import NANO, Price, listed_price, listed_window, per_million
+from composer_replication.teacher_replay.prices import NANO, Price, listed_price, listed_window, to_nano
 
 # Patterns of a name's parts. They go before the maker's, as in "nvidia/llama-3.1-nemotron".
 _VERSION = r"(?:[\d.]+\w*)?"
@@ -396,7 +396,7 @@ def _price(slug: str, model: str, base_url: str | None, given: Mapping[str, Any]
             ) from None
 
     def price(name: str, otherwise: int) -> int:
-        return per_million(given[name]) if name in given else otherwise
+        return to_nano(given[name]) if name in given else otherwise
 
     own_input = price("input_per_mtok", listed.input if listed else 0)
     # Without a price of its own, a cached token is charged in full, and one that goes into the cache as Claude's are.

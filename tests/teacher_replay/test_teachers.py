@@ -11,7 +11,7 @@ import pytest
 from teacher_replay.loopback_teacher import LoopbackTeachers, states_of
 
 from composer_replication.teacher_replay import replay_trace
-from composer_replication.teacher_replay.prices import NANO, Price, listed_price, per_million
+from composer_replication.teacher_replay.prices import NANO, Price, listed_price, to_nano
 from composer_replication.teacher_replay.teachers import (
     DEFAULT_TEACHERS,
     OPENROUTER,
@@ -75,12 +75,12 @@ def test_prices_of_ones_own_come_before_the_listed_ones() -> None:
     listed = listed_price("anthropic/claude-opus-4.7", None)
     name = {"model": "anthropic/claude-opus-4.7"}
     output = one(**name, output_per_mtok=7)
-    assert output.price == Price(listed.input, per_million(7), listed.cached_input, listed.cache_write)
+    assert output.price == Price(listed.input, to_nano(7), listed.cached_input, listed.cache_write)
     cached = one(**name, cached_input_per_mtok=0)
     assert cached.price == Price(listed.input, listed.output, 0, listed.cache_write)
     # Another price of the input says that the listed ones of its parts do not hold either.
     assert one(**name, input_per_mtok=8, cache_control=False).price == Price(
-        per_million(8), listed.output, per_million(8), per_million(8)
+        to_nano(8), listed.output, to_nano(8), to_nano(8)
     )
     everything = one(
         model="nobody-knows-it",
@@ -89,15 +89,15 @@ def test_prices_of_ones_own_come_before_the_listed_ones() -> None:
         cached_input_per_mtok=0.5,
         cache_write_per_mtok=1.5,
     )
-    assert everything.price == Price(*map(per_million, (1, 2, 0.5, 1.5)))
+    assert everything.price == Price(*map(to_nano, (1, 2, 0.5, 1.5)))
 
 
 def test_where_caches_are_asked_for_a_token_that_goes_into_them_costs_more_unless_its_price_is_given() -> None:
     prices = {"input_per_mtok": 4, "output_per_mtok": 8}
-    assert one(**prices, cache_control=True).price.cache_write == per_million(5)
-    assert one(**prices, family="claude").price.cache_write == per_million(5)
-    assert one(**prices, cache_control=False, family="claude").price.cache_write == per_million(4)
-    assert one(**prices, cache_control=True, cache_write_per_mtok=4).price.cache_write == per_million(4)
+    assert one(**prices, cache_control=True).price.cache_write == to_nano(5)
+    assert one(**prices, family="claude").price.cache_write == to_nano(5)
+    assert one(**prices, cache_control=False, family="claude").price.cache_write == to_nano(4)
+    assert one(**prices, cache_control=True, cache_write_per_mtok=4).price.cache_write == to_nano(4)
 
 
 @pytest.mark.parametrize(
