@@ -26,30 +26,17 @@ TEACHERS = ("some-gpt", "some-qwen")
 
 def write_replay(traces: Path, replayed: Path) -> None:
     """A replay of all states, in which the teachers would do what the student does one step later."""
-    from composer_replication.teacher_replay.replay_folder import ReplayFolder
-    from composer_replication.teacher_replay.sources import StateOptions, traces_to_replay
+    from composer_replication.teacher_replay.records import TeacherRow
+    from composer_replication.teacher_replay.replay_files import ReplayFolder, StateOptions, traces_to_replay
     from composer_replication.teacher_replay.teachers import resolve_teachers
-    from composer_replication.traces import dump_json
+    from composer_replication.traces import Turn
 
     folder = ReplayFolder(replayed, create=True)
     writer = folder.writer()
     for number, trace in enumerate(traces_to_replay(traces)):
-        for position, state in enumerate(trace.states):
-            call = step(number, position + 1).student
-            text = f"[TOOL_USE] name={call.name} input={dump_json(call.arguments)}"
-            writer.add(
-                {
-                    "state_id": state["state_id"],
-                    "teacher_slug": slug,
-                    "response_text": text,
-                    "latency_s": 1.0,
-                    "prompt_tokens": 1,
-                    "completion_tokens": 1,
-                    "cost_usd": 0.0,
-                    "error": None,
-                }
-                for slug in TEACHERS
-            )
+        for position, one in enumerate(trace.steps):
+            turn = Turn("assistant", tool_calls=[step(number, position + 1).student])
+            writer.add(TeacherRow(one.state_id, slug, turn, 1.0, 1, 1) for slug in TEACHERS)
     writer.finish()
     teachers = resolve_teachers([{"slug": slug, "base_url": "http://127.0.0.1:9/v1"} for slug in TEACHERS])
     folder.write_settings(StateOptions(), teachers, {})

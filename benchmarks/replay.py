@@ -39,10 +39,11 @@ from rich.console import Console
 from rich.progress import track
 
 if TYPE_CHECKING:
-    from composer_replication.teacher_replay.records import TeacherCallResult
-    from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay
+    from composer_replication.teacher_replay.records import TeacherRow
+    from composer_replication.teacher_replay.replay_files import TraceToReplay
     from composer_replication.teacher_replay.replay_report import ReplayReport
-    from composer_replication.teacher_replay.teachers import Teacher
+    from composer_replication.teacher_replay.schedule import ReplayOptions
+    from composer_replication.teacher_replay.teachers import RemoteTeacher
 
 AGREEMENT: Literal["action"] = "action"
 CONCURRENCY = 16
@@ -64,23 +65,24 @@ FULL = Shape(states=300, shortened=40, memory_shortened=100)
 QUICK = Shape(states=100, shortened=80, memory_shortened=300)
 
 
-def earlier_design(folder: Path, teachers: list[Teacher], _work: Path) -> dict[str, Any]:
+def earlier_design(folder: Path, teachers: list[RemoteTeacher], _work: Path) -> dict[str, Any]:
     """One state after another, with our client and our encoding of prompts: it differs in its design alone."""
     from composer_replication.teacher_replay.client import TeacherClient
     from composer_replication.teacher_replay.prompts import PromptWriter
+    from composer_replication.teacher_replay.records import TeacherRow
     from composer_replication.teacher_replay.tool_schemas import complete_tools
 
     (trace,) = _traces(folder)
 
-    async def run() -> list[TeacherCallResult]:
+    async def run() -> list[TeacherRow]:
         client = TeacherClient(connections=len(teachers))
-        writer = PromptWriter(trace.states, complete_tools(trace.tools, trace.states))
+        writer = PromptWriter([step.messages for step in trace.steps], complete_tools(trace.tools, trace.steps))
         rows = []
-        for state in trace.states:
-            prompt = writer.prompt(state["messages"])
+        for step in trace.steps:
+            prompt = writer.prompt(step.messages)
             asked = (client.ask(teacher, prompt.request(teacher.settings)) for teacher in teachers)
             for teacher, reply in zip(teachers, await asyncio.gather(*asked), strict=True):
-                rows.append(_row(state["state_id"], teacher.slug, reply.text))
+                rows.append(TeacherRow(step.state_id, teacher.slug, reply.turn))
         await client.close()
         return rows
 
@@ -89,15 +91,15 @@ def earlier_design(folder: Path, teachers: list[Teacher], _work: Path) -> dict[s
     return {**figures, "pairs": _pairs(trace, rows)}
 
 
-def replay(gate: str) -> Callable[[Path, list[Teacher], Path], dict[str, Any]]:
+def replay(gate: str) -> Callable[[Path, list[RemoteTeacher], Path], dict[str, Any]]:
     """Ours on one trace in memory, with a ledger on disk."""
 
-    def contestant(folder: Path, teachers: list[Teacher], work: Path) -> dict[str, Any]:
-        from composer_replication.teacher_replay.replay import open_replay
+    def contestant(folder: Path, teachers: list[RemoteTeacher], work: Path) -> dict[str, Any]:
+        from composer_replication.teacher_replay.schedule import open_replay
 
         (trace,) = _traces(folder)
 
-        async def run() -> tuple[ReplayReport, list[TeacherCallResult]]:
+        async def run() -> tuple[ReplayReport, list[TeacherRow]]:
             async with open_replay(teachers, _options(gate, work / "ledger.sqlite")) as running:
                 rows = [row async for rows in running.run([trace]) for row in rows]
             return running.report, rows
@@ -109,10 +111,10 @@ def replay(gate: str) -> Callable[[Path, list[Teacher], Path], dict[str, Any]]:
     return contestant
 
 
-def streamed(folder: Path, teachers: list[Teacher], work: Path) -> dict[str, Any]:
+def streamed(folder: Path, teachers: list[RemoteTeacher], work: Path) -> dict[str, Any]:
     """Ours as the command does it: traces are read and rows are written one trace at a time."""
-    from composer_replication.teacher_replay.replay import open_replay
-    from composer_replication.teacher_replay.replay_folder import ReplayFolder
+    from composer_replication.teacher_replay.replay_files import ReplayFolder
+    from composer_replication.teacher_replay.schedule import open_replay
 
     output = ReplayFolder(work, create=True)
 
@@ -132,7 +134,7 @@ def streamed(folder: Path, teachers: list[Teacher], work: Path) -> dict[str, Any
 class Contestant(NamedTuple):
     """What is run, on which folder of traces, whether once is enough, and whether only its memory counts."""
 
-    run: Callable[[Path, list[Teacher], Path], dict[str, Any]]
+    run: Callable[[Path, list[RemoteTeacher], Path], dict[str, Any]]
     traces: str
     once: bool = False
     memory_only: bool = False
@@ -311,13 +313,13 @@ def _timed() -> Iterator[dict[str, float]]:
 
 
 def _options(gate: Any, ledger: Path) -> ReplayOptions:
-    from composer_replication.teacher_replay.replay import ReplayOptions
+    from composer_replication.teacher_replay.schedule import ReplayOptions
 
     return ReplayOptions(max_total_usd=CAP_USD, ledger=ledger, gate=gate, agreement=AGREEMENT, concurrency=CONCURRENCY)
 
 
 def _traces(folder: Path) -> Iterator[TraceToReplay]:
-    from composer_replication.teacher_replay.sources import traces_to_replay
+    from composer_replication.teacher_replay.replay_files import traces_to_replay
 
     return traces_to_replay(folder)
 
@@ -329,25 +331,14 @@ def _by_ledger(replayed: ReplayReport) -> dict[str, int]:
     return {"ledger_nano_usd": replayed.balance.spent}
 
 
-def _pairs(trace: TraceToReplay, rows: list[TeacherCallResult]) -> dict[str, str]:
+def _pairs(trace: TraceToReplay, rows: list[TeacherRow]) -> dict[str, str]:
     """The chosen action of every pair, by state."""
     from composer_replication.teacher_replay.pairs import extract_dpo_pairs
 
-    pairs = extract_dpo_pairs(trace.states, rows, agreement=AGREEMENT)
+    pairs = extract_dpo_pairs(
+        [step.state() for step in trace.steps], [row.result() for row in rows], agreement=AGREEMENT
+    )
     return {pair["state_id"]: pair["chosen"] for pair in pairs}
-
-
-def _row(state_id: str, slug: str, text: str) -> TeacherCallResult:
-    return {
-        "state_id": state_id,
-        "teacher_slug": slug,
-        "response_text": text,
-        "latency_s": 0.0,
-        "prompt_tokens": 0,
-        "completion_tokens": 0,
-        "cost_usd": 0.0,
-        "error": None,
-    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the model saw before each turn of a trace: the context as it unfolds, and views of it.
+"""The context of the model before each turn of a trace, as views of shared message lists.
 
 All states of a trace share one list of messages; a history is a view of its beginning. Only where the context begins
 anew, goes back, or loses results is a new list begun.
@@ -63,7 +63,7 @@ class History(Sequence[Message]):
 
 
 def is_truncated(messages: Sequence[Message]) -> bool:
-    """Whether `max_history_tokens` took something from a state's history."""
+    """Return whether `max_history_tokens` removed messages from a step's history."""
     return isinstance(messages, History) and messages.body[1] > 0
 
 
@@ -96,28 +96,28 @@ class Context:
             self._close_calls()
 
     def add(self, turn: Turn) -> None:
-        """Put the turn behind what is there."""
+        """Append the turn."""
         rendered = self._render(turn)
         self._previous.append(self._last)
         self._last = len(self._rendered)
         self._begins[self._last] = len(self._messages)
         self._rendered.append([])
         self._extend(rendered)
-        # What a compaction keeps stands behind its summary, and belongs to it from then on.
+        # The turns that a compaction keeps come after its summary, and belong to it from then on.
         self._extend([message for kept in turn.keeps for message in self._rendered[kept]])
 
     def history(self) -> History:
-        """What the model saw, as a view that stays as it is while the trace goes on."""
+        """Return a view of the context that does not change while the trace goes on."""
         return History(self._lead, self._messages, 0, len(self._messages))
 
     def _continue_from(self, follows: int) -> None:
-        """Go on behind an earlier turn. Histories handed out before keep the message list they have."""
+        """Continue after an earlier turn. Histories returned before keep their message list."""
         self._last = min(follows, len(self._rendered) - 1)
         self._rebuild()
         self._open_calls = _unanswered(self._messages)
 
     def _extend(self, messages: list[Message]) -> None:
-        """Put messages behind those of the last turn, which are the last of the current context."""
+        """Append messages to those of the last turn, which end the current context."""
         rendered = self._rendered[self._last]
         for place, message in enumerate(messages, len(rendered)):
             if message["role"] == "tool":
@@ -126,7 +126,7 @@ class Context:
         self._messages.extend(messages)
 
     def _clear(self, calls: Sequence[str]) -> None:
-        """Empty the results of these calls, in every branch. Histories handed out before keep what they showed."""
+        """Empty the results of these calls in every branch. Histories returned before keep them."""
         cleared: list[tuple[int, Message]] = []
         for call in calls:
             for turn, place in self._results.pop(call, ()):
@@ -151,7 +151,7 @@ class Context:
             self._messages.extend(self._rendered[index])
 
     def _close_calls(self) -> None:
-        """A chat needs an answer to every call; what the log does not have is said to be missing."""
+        """Add a placeholder result for every open call: a chat needs an answer to each."""
         if not self._open_calls:
             return
         self._extend([{"role": "tool", "tool_call_id": call, "content": NO_RESULT} for call in self._open_calls])
@@ -168,7 +168,7 @@ class Context:
             # No call in view asked for it (it was compacted away, or never logged): a tool message would be refused.
             return [{"role": "user", "content": turn.content}]
         if turn.role == "system" and not self._messages:
-            # The log's own system prompt leads every later context, whatever is compacted or dropped behind it.
+            # The log's own system prompt leads every later context, whatever is compacted or dropped after it.
             self._lead = [*self._logged, {"role": "system", "content": turn.content}]
             self._logged = self._lead
             return []
@@ -200,13 +200,13 @@ class Measure:
 
     def _drop_oldest(self, messages: list[Message], stop: int, room: int) -> None:
         while self._total > room:
-            behind = self._first + 1
-            while behind < stop and messages[behind]["role"] == "tool":
-                behind += 1
-            if behind >= stop:
+            after = self._first + 1
+            while after < stop and messages[after]["role"] == "tool":
+                after += 1
+            if after >= stop:
                 break
-            self._total -= self._sum(messages[self._first : behind])
-            self._first = behind
+            self._total -= self._sum(messages[self._first : after])
+            self._first = after
 
     def _take_newest(self, messages: list[Message], start: int, stop: int, room: int) -> None:
         self._first, self._total = stop, 0

@@ -1,8 +1,8 @@
-"""The shared vocabulary: a trace, its turns, and the two views that the later stages take of it.
+"""The shared vocabulary: a trace, its turns, and the views that later stages take of it.
 
-A `Trace` holds each turn once, so memory and disk grow linearly with the log. `Trace.states()` shows it to teachers
-(one `TraceState` per assistant turn, its history a view of messages that all states share); `Trace.example()` shows it
-to the collator. Encoded as JSON, a trace is itself a valid `TraceExample`.
+A `Trace` holds each turn once, so memory and disk grow linearly with the log. `Trace.steps()` is the view for teachers
+(one `Step` per assistant turn; the histories are views of messages that all steps share), `Trace.states()` the same
+with actions as texts, `Trace.example()` the view for the collator. Encoded as JSON, a trace is a valid `TraceExample`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Step(NamedTuple):
 
     @classmethod
     def of(cls, state: TraceState) -> Step:
-        """The step that a state describes; the one place where a student's action is parsed."""
+        """Return the step that a state describes: the one place where a student's action is parsed."""
         return cls(state["state_id"], state["messages"], parse_action(state["student_action"]))
 
     def state(self) -> TraceState:
-        """The step with its action as a text."""
+        """Return the step with its action as a text."""
         return TraceState(state_id=self.state_id, messages=self.messages, student_action=render_action(self.turn))
 
 
@@ -103,7 +103,7 @@ class ToolCall(msgspec.Struct, omit_defaults=True):
     raw_arguments: str | None = None
 
     def message(self) -> dict[str, Any]:
-        """The call in OpenAI's form, with its arguments as a JSON string."""
+        """Return the call in OpenAI's form, with its arguments as a JSON string."""
         arguments = self.raw_arguments if self.raw_arguments is not None else dump_json(self.arguments)
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
 
@@ -131,7 +131,7 @@ class Turn(msgspec.Struct, omit_defaults=True):
 
     How a turn continues the context, if not simply after the turn before it: `follows` is the index of the turn that
     comes before it in the model's context (-1: the context begins here, as after a compaction; an earlier turn: a
-    rewind). `keeps` are earlier turns that stay in view behind it, `clears` are calls whose results the model no
+    rewind). `keeps` are earlier turns that stay in view after it, `clears` are calls whose results the model no
     longer saw from here on.
     """
 
@@ -165,7 +165,7 @@ class Turn(msgspec.Struct, omit_defaults=True):
 
 
 class Source(msgspec.Struct, omit_defaults=True):
-    """Where a trace comes from: the file, the line it begins on, the log format, the version of what wrote it."""
+    """The origin of a trace: file, first line, log format, and the version of the program that wrote the log."""
 
     file: str
     format: str
@@ -241,7 +241,7 @@ class Trace(msgspec.Struct, omit_defaults=True):
             context.add(turn)
 
     def example(self) -> TraceExample:
-        """The trace as the collator takes it; `final_reward` is there only if the log knows one."""
+        """Return the trace as the collator takes it; `final_reward` is set only if the log has one."""
         example = TraceExample(trace_id=self.trace_id, turns=[_turn_view(turn) for turn in self.turns])
         if self.tools:
             example["tools"] = self.tools
@@ -250,7 +250,7 @@ class Trace(msgspec.Struct, omit_defaults=True):
         return example
 
     def calls(self) -> Iterator[tuple[Turn, ToolCall, Turn | None]]:
-        """Every tool call, with the turn that made it and the turn that answers it (None: no answer was logged)."""
+        """Yield every tool call, with the turn that made it and the turn that answers it (None: not logged)."""
         answers = {turn.tool_call_id: turn for turn in self.turns if turn.role == "tool"}
         for turn in self.turns:
             for call in turn.tool_calls:
@@ -264,7 +264,7 @@ def content_of(turn: Turn) -> str:
 
 
 def render_action(turn: Turn) -> str:
-    """What an assistant turn did, as one text: `[THINKING]` block, answer, one `[TOOL_USE]` line per call.
+    """Return an assistant turn as one text: `[THINKING]` block, answer, one `[TOOL_USE]` line per call.
 
     Example: `[TOOL_USE] name=Read input={"file_path": "a.py"}`
     """
@@ -276,9 +276,9 @@ def render_action(turn: Turn) -> str:
 
 
 def parse_action(action: str) -> Turn:
-    """The assistant turn that `render_action` made this text of; its calls are numbered, as the text has no ids.
+    """Return the assistant turn that `render_action` made this text from; calls are numbered, as texts have no ids.
 
-    A call's arguments that are no JSON object come back as `raw_arguments`.
+    Arguments that are not a JSON object come back as `raw_arguments`.
     """
     thinking, content, calls = "", action, []
     if (found := _THINKING.match(action)) is not None:
@@ -298,22 +298,22 @@ def without_thinking(action: str) -> str:
 
 
 def action_text(turn: Turn) -> str:
-    """What a turn did as one text without its thinking: what is shown, and what is compared as text."""
+    """Return `render_action` without the thinking: the text that is shown, and compared as text."""
     return render_action(turn if not turn.thinking else msgspec.structs.replace(turn, thinking=""))
 
 
 def thinking_block(turn: Turn) -> str:
-    """A turn's thinking as it stands in a text; empty if there is none."""
+    """Return the `[THINKING]` block of a turn; empty if it has no thinking."""
     return f"[THINKING]\n{turn.thinking}\n[/THINKING]" if turn.thinking else ""
 
 
 def dump_json(value: Any) -> str:
-    """JSON on one line, characters as they are."""
+    """Return JSON on one line, without escaping non-ASCII characters."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def parse_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
-    """Arguments as a log has them (object, JSON text, anything) to `ToolCall`'s `arguments` and `raw_arguments`."""
+    """Return `ToolCall.arguments` and `raw_arguments` for arguments in any form (object, JSON text, anything)."""
     if isinstance(given, Mapping):
         arguments = dict(given)
         return ({}, _text_of(arguments)) if _is_deep(arguments) else (arguments, None)
@@ -328,7 +328,7 @@ def parse_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _is_deep(value: dict[str, Any]) -> bool:
-    """Whether values are nested so deeply that walking through them could break off in some later stage."""
+    """Return whether values are nested so deeply that a later stage could hit the recursion limit."""
     layer: list[Any] = [value]
     for _ in range(_DEEPEST):
         layer = [

@@ -17,7 +17,7 @@ from composer_replication.batch import VARIANTS, SampleTrace, sample_trace
 from composer_replication.replaysim.normalizer import DJNormalizer
 from composer_replication.teacher_replay.pairs import extract_dpo_pairs
 from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult
-from composer_replication.teacher_replay.replay import replay_trace
+from composer_replication.teacher_replay.schedule import replay_trace
 from composer_replication.teacher_replay.serving import LocalTeachers
 from composer_replication.teacher_replay.teachers import TeacherSpec
 from composer_replication.traces import Message, Source, ToolCall, Trace, TraceState, Turn, render_action

@@ -19,7 +19,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.action_judge import ActionJudge
     from composer_replication.teacher_replay.records import DPOPair
-    from composer_replication.teacher_replay.replay_folder import ReplayFolder
+    from composer_replication.teacher_replay.replay_files import ReplayFolder
     from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
 
 
@@ -89,7 +89,7 @@ def pairs(
         save_preference,
         stored_pairs,
     )
-    from composer_replication.teacher_replay.replay_folder import ReplayFolder
+    from composer_replication.teacher_replay.replay_files import ReplayFolder
     from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
 
     if preference is not None and preference.suffix not in (".jsonl", ".parquet"):

@@ -1,4 +1,4 @@
-"""`composer-replication replay`: every step of the traces with every teacher, within a budget."""
+"""`composer-replication replay`: ask every teacher at every step of the traces, within a budget."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.records import TeacherCallResult
-    from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay
+    from composer_replication.teacher_replay.replay_files import StateOptions, TraceToReplay
     from composer_replication.teacher_replay.replay_report import ReplayReport
-    from composer_replication.teacher_replay.sources import StateOptions
-    from composer_replication.teacher_replay.teachers import Teacher
+    from composer_replication.teacher_replay.schedule import ReplayOptions
+    from composer_replication.teacher_replay.teachers import RemoteTeacher
 
 _INTERRUPTED = 130
 SECONDS_BETWEEN_LINES = 10.0
@@ -40,21 +40,21 @@ def replay(
         typer.Option(metavar="FILE", help="Teachers as YAML or JSON: slug, base_url, api_key_variable, prices, ..."),
     ] = None,
     max_usd: Annotated[
-        float, typer.Option(min=0.0, help="The cap on what the ledger may cost in all, earlier runs included.")
+        float, typer.Option(min=0.0, help="Cap on the total cost of the ledger, earlier runs included.")
     ] = 5.0,
     gate: Annotated[
         Literal["none", "sequential"],
         typer.Option(help="sequential: cheapest teacher first, stop when the outcome is decided. none: ask all."),
     ] = "sequential",
-    threshold: Annotated[int, typer.Option(min=1, help="How many teachers must agree, for the gate.")] = 2,
-    min_margin: Annotated[int, typer.Option(min=0, help="By how many they must outnumber the next, for the gate.")] = 0,
+    threshold: Annotated[int, typer.Option(min=1, help="Teachers that must agree, for the gate.")] = 2,
+    min_margin: Annotated[int, typer.Option(min=0, help="Lead over the next best action, for the gate.")] = 0,
     agreement: Annotated[
-        Literal["action", "exact"], typer.Option(help="What the gate takes for agreement: meaning, or text.")
+        Literal["action", "exact"], typer.Option(help="How the gate compares answers: by meaning, or by text.")
     ] = "action",
     exclude_same_family: Annotated[
         bool, typer.Option("--exclude-same-family", help="Do not ask teachers of the student's own model family.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first so many states.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of states to replay.")] = None,
     max_history_tokens: Annotated[
         int | None, typer.Option(min=1, help="Drop the oldest messages of longer histories (spoils prompt caching).")
     ] = None,
@@ -65,36 +65,35 @@ def replay(
         Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Share a ledger. (default: DIR/ledger.sqlite)")
     ] = None,
     budget: Annotated[
-        str, typer.Option(metavar="NAME", help="Add up spending under this name; a new one starts from 0.")
+        str, typer.Option(metavar="NAME", help="Account for spending; a new name starts from 0.")
     ] = "replay",
     env_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", exists=True, dir_okay=False, help="NAME=value lines that may hold keys."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Price the replay; call nobody, write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate the cost; make no call, write nothing.")] = False,
     release: Annotated[
         bool,
-        typer.Option("--release", help="First give back what calls in doubt have reserved: you have seen the bill."),
+        typer.Option("--release", help="First release what calls in doubt have reserved. Check the bill before."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Ask other models what they would have done at every step of the traces.
 
-    A call starts only if its worst case fits under the cap. Answers are stored before they are used: a run that is
-    stopped, or killed, goes on where it was, and pays for nothing twice. Everything that is sent is redacted first.
-    Ctrl-C waits for the calls under way; a second one does not. A terminal shows a bar; elsewhere there is a line on
-    standard error as answers come, at most every ten seconds.
+    A call starts only if its worst case fits under the cap. Answers are stored before they are used: a run that was
+    stopped or killed continues where it was, and pays for nothing twice. Everything that is sent is redacted first.
+    Ctrl-C waits for the calls in flight; a second one does not. A terminal shows a progress bar; otherwise there is a
+    line on standard error at most every ten seconds.
 
     Keys come from the environment, from --env-file, or from ~/.hermes/.env.
 
-    An answer that was cut, kept back or empty, or that has a call which its tools do not allow, is paid for and has no
-    vote; such answers are counted, with their dollars.
+    An answer that is truncated, withheld, empty, or has an invalid tool call costs money and has no vote; such answers
+    are counted, with their cost.
 
-    Exit code 1: a teacher could not be used, nothing was answered, or no answer can be used.
+    Exit code 1: a teacher could not be used, or there is no usable answer.
     """
-    from composer_replication.teacher_replay.replay import ReplayOptions
-    from composer_replication.teacher_replay.replay_folder import ReplayFolder
-    from composer_replication.teacher_replay.sources import StateOptions, traces_to_replay
+    from composer_replication.teacher_replay.replay_files import ReplayFolder, StateOptions, traces_to_replay
+    from composer_replication.teacher_replay.schedule import ReplayOptions
 
     if output is None and not dry_run:
         raise typer.BadParameter("-o DIR is missing: it says where the ledger and the answers go")
@@ -135,7 +134,7 @@ def replay(
     if next(iter(traces_to_replay(traces, StateOptions(limit=1))), None) is None:
         raise ValueError(f"{traces} holds no turn of an assistant: there is nothing to replay")
     if options.ledger is not None and Path(options.ledger).exists():
-        # Before anything is written: it may be no ledger.
+        # Before anything is written: the file may not be a ledger.
         _open_ledger(options, release=release)
     folder = ReplayFolder(output, create=True)
     report = _run(traces, states, asked, options, folder, show_progress=not as_json)
@@ -153,7 +152,7 @@ def replay(
         raise typer.Exit(1)
 
 
-def _teachers(slugs: list[str] | None, file: Path | None, env_file: Path | None) -> list[Teacher]:
+def _teachers(slugs: list[str] | None, file: Path | None, env_file: Path | None) -> list[RemoteTeacher]:
     from composer_replication.teacher_replay.teachers import DEFAULT_TEACHERS, load_teachers, resolve_teachers
 
     if file is not None and not file.is_file():
@@ -163,10 +162,10 @@ def _teachers(slugs: list[str] | None, file: Path | None, env_file: Path | None)
 
 
 def _estimate(
-    traces: Path, states: StateOptions, asked: list[Teacher], options: ReplayOptions, *, as_json: bool
+    traces: Path, states: StateOptions, asked: list[RemoteTeacher], options: ReplayOptions, *, as_json: bool
 ) -> None:
     from composer_replication.teacher_replay.estimate import estimate_replay
-    from composer_replication.teacher_replay.sources import traces_to_replay
+    from composer_replication.teacher_replay.replay_files import traces_to_replay
 
     with Console(stderr=True).status("Pricing the replay"):
         estimate = estimate_replay(traces_to_replay(traces, states), asked, options)
@@ -193,7 +192,7 @@ def _open_ledger(options: ReplayOptions, *, release: bool) -> None:
 def _run(
     traces: Path,
     states: StateOptions,
-    asked: list[Teacher],
+    asked: list[RemoteTeacher],
     options: ReplayOptions,
     folder: Any,
     *,
@@ -202,8 +201,8 @@ def _run(
     from composer_replication.cli.pace import Pace
     from composer_replication.cli.replay_views import progress_line
     from composer_replication.teacher_replay.prices import to_usd
-    from composer_replication.teacher_replay.replay import open_replay
-    from composer_replication.teacher_replay.sources import traces_to_replay
+    from composer_replication.teacher_replay.replay_files import traces_to_replay
+    from composer_replication.teacher_replay.schedule import open_replay
 
     errors = Console(stderr=True, highlight=False)
     columns = (
@@ -247,14 +246,14 @@ def _run(
         return asyncio.run(replayed())
 
 
-def _questions(traces: Iterable[TraceToReplay], asked: list[Teacher], options: ReplayOptions) -> int:
-    """The most that can be asked: every state, to every teacher of its trace."""
-    from composer_replication.teacher_replay.families import shared_family
+def _questions(traces: Iterable[TraceToReplay], asked: list[RemoteTeacher], options: ReplayOptions) -> int:
+    """Return the highest possible number of questions: every step, to every teacher of its trace."""
+    from composer_replication.teacher_replay.teachers import same_family
 
-    def is_asked(teacher: Teacher, trace: TraceToReplay) -> bool:
-        return not (options.exclude_same_family and shared_family(teacher.families, trace.student_models))
+    def excluded(trace: TraceToReplay) -> int:
+        return len(same_family(asked, trace.student_models)) if options.exclude_same_family else 0
 
-    return sum(len(trace.states) * sum(is_asked(teacher, trace) for teacher in asked) for trace in traces)
+    return sum(len(trace.steps) * (len(asked) - excluded(trace)) for trace in traces)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What `replay` shows on a terminal: the price of a replay, and what one did."""
+"""Terminal output of `replay`: the estimated cost, and the summary."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.table import Table
 
 from composer_replication.teacher_replay.estimate import ReplayEstimate
 from composer_replication.teacher_replay.prices import to_usd
-from composer_replication.teacher_replay.replay import ReplayOptions
 from composer_replication.teacher_replay.replay_report import ReplayReport
+from composer_replication.teacher_replay.schedule import ReplayOptions
 
 
 def show_estimate(console: Console, estimate: ReplayEstimate, options: ReplayOptions) -> None:
-    """The price of a replay."""
+    """Show the estimated cost of a replay."""
     teachers = estimate.teachers.values()
     table = _by_teacher(estimate.teachers)
     table.add_row("calls", *(f"{one.calls:,}" for one in teachers))
@@ -32,13 +32,13 @@ def show_estimate(console: Console, estimate: ReplayEstimate, options: ReplayOpt
         console.print(f"with the gate: between {_dollars(estimate.at_least)} and {_dollars(estimate.at_most)}")
     else:
         console.print(f"expected: {_dollars(estimate.at_most)}")
-    dearest = max((teacher.dearest_call for teacher in estimate.teachers.values()), default=0)
-    console.print(f"one call reserves at most {_dollars(dearest)}; the cap is ${options.max_total_usd:,.2f}")
+    highest = max((teacher.dearest_call for teacher in estimate.teachers.values()), default=0)
+    console.print(f"one call reserves at most {_dollars(highest)}; the cap is ${options.max_total_usd:,.2f}")
     _show_families(console, estimate.same_family, list(estimate.same_family) if options.exclude_same_family else [])
 
 
 def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float) -> None:
-    """The summary of a replay."""
+    """Show the summary of a replay."""
     uses = report.teachers.values()
     table = _by_teacher(report.teachers)
     table.add_row("answered", *(f"{use.answered:,}" for use in uses))
@@ -101,7 +101,7 @@ def show_replay(console: Console, report: ReplayReport, folder: Path, cap: float
 
 
 def progress_line(report: ReplayReport, questions: int, left: str) -> str:
-    """How far a replay is, as one line: a question is one state for one teacher."""
+    """Return the progress as one line; a question is one state for one teacher."""
     uses = report.teachers.values()
     counts = {
         "answered": sum(use.answered for use in uses),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from composer_replication.replaysim.report import NormalizeReport
     from composer_replication.teacher_replay.pairs import extract_dpo_pairs
     from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult
-    from composer_replication.teacher_replay.replay import replay_trace
+    from composer_replication.teacher_replay.schedule import replay_trace
 
 __all__ = [
     "DJNormalizer",
@@ -34,7 +34,7 @@ _HOMES = {
     "extract_dpo_pairs": "composer_replication.teacher_replay.pairs",
     "replay_and_normalize_trace": "composer_replication.replaysim.normalize",
     "replay_and_normalize_trace_sync": "composer_replication.replaysim.normalize",
-    "replay_trace": "composer_replication.teacher_replay.replay",
+    "replay_trace": "composer_replication.teacher_replay.schedule",
 }
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -8,6 +8,7 @@ from typing import Any
 from composer_replication.replaysim.normalizer import DJNormalizer
 from composer_replication.replaysim.records import NormalizedDPOPair
 from composer_replication.teacher_replay.records import TeacherCallResult
+from composer_replication.traces import Step
 
 __all__ = ["DJNormalizer", "NormalizedDPOPair", "replay_and_normalize_trace", "replay_and_normalize_trace_sync"]
 
@@ -37,7 +38,7 @@ async def replay_and_normalize_trace(
         Every answer of the teachers, and the pairs that are left; `normalizer.report` says what was dropped and why.
     """
     from composer_replication.teacher_replay.pairs import extract_dpo_pairs
-    from composer_replication.teacher_replay.replay import replay_trace
+    from composer_replication.teacher_replay.schedule import replay_trace
     from composer_replication.teacher_replay.tool_schemas import complete_tools
 
     normalizer = DJNormalizer() if normalizer is None else normalizer
@@ -50,7 +51,7 @@ async def replay_and_normalize_trace(
     }
     states = list(states)
     answers = await replay_trace(states, max_total_usd=max_total_usd, **agreement, **replay_kwargs)
-    tools = complete_tools(replay_kwargs.get("tools", ()), states)
+    tools = complete_tools(replay_kwargs.get("tools", ()), [Step.of(state) for state in states])
     pairs = extract_dpo_pairs(states, answers, tools=tools, **agreement)
     # In a thread: an engine may take a minute, and the event loop may have others to serve.
     return answers, await asyncio.to_thread(normalizer.normalize, pairs)

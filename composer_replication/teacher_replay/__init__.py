@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     )
     from composer_replication.teacher_replay.pairs import extract_dpo_pairs, extract_pairs_with_report
     from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult
-    from composer_replication.teacher_replay.replay import ReplayOptions, open_replay, replay_trace
+    from composer_replication.teacher_replay.schedule import ReplayOptions, open_replay, replay_trace
     from composer_replication.teacher_replay.teachers import DEFAULT_TEACHERS, TeacherSpec
     from composer_replication.traces import TraceState
 
@@ -38,7 +38,7 @@ _MODULES = {
     "pair_files": ("load_pairs", "save_compact_pairs", "save_pairs", "save_preference"),
     "pairs": ("extract_dpo_pairs", "extract_pairs_with_report"),
     "records": ("DPOPair", "TeacherCallResult"),
-    "replay": ("ReplayOptions", "open_replay", "replay_trace"),
+    "schedule": ("ReplayOptions", "open_replay", "replay_trace"),
     "teachers": ("DEFAULT_TEACHERS", "TeacherSpec"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}

@@ -1,4 +1,4 @@
-"""A judge of agreement: a model that says whether two actions are the same, paid from a budget like a teacher."""
+"""A judge of agreement: a model that decides whether two actions are the same, paid from a budget like a teacher."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from composer_replication.teacher_replay.calls import Caller, CallRules
+from composer_replication.teacher_replay.calls import Caller, CallRules, LedgerThread
 from composer_replication.teacher_replay.client import TeacherClient
-from composer_replication.teacher_replay.known_prompts import KnownPrompts
-from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.prices import cap_of
-from composer_replication.teacher_replay.prompts import PromptWriter
-from composer_replication.teacher_replay.redaction import new_redactor
-from composer_replication.teacher_replay.teachers import Teacher
-from composer_replication.traces import Message, TraceState
+from composer_replication.teacher_replay.prompts import KnownPrompts, PromptWriter, new_redactor
+from composer_replication.teacher_replay.teachers import RemoteTeacher
+from composer_replication.traces import Message, render_action
 
 _T = TypeVar("_T")
 
@@ -26,9 +23,9 @@ PROMPT = """\
 You compare two next actions of a coding agent, proposed for the same situation. They are the same if carrying out \
 either would change the same things in the same way, or gather the same information; wording, formatting and order \
 do not matter, and neither does the text around identical tool calls. Answer with one word: SAME or DIFFERENT."""
-# What is longer than this is no near miss of anything.
+# Longer actions are never near misses.
 _LONGEST_ACTION = 20_000
-# Questions in a row without an answer, after which no more are asked.
+# Consecutive failures after which the judge is not asked any more.
 _GIVE_UP_AFTER = 8
 
 
@@ -36,7 +33,7 @@ class ActionJudge:
     """Asks a model whether two actions are the same. Use it as a context manager, from one thread.
 
     Answers are kept in the ledger: the same question is paid for once. What is sent is redacted. A judge that can only
-    fail is not asked again; `failed` counts questions without an answer, `no_room` those there was no money for.
+    fail is not asked again; `failed` counts questions without an answer, `no_room` those that the budget did not allow.
 
     Args:
         teacher: the judge.
@@ -46,7 +43,7 @@ class ActionJudge:
 
     def __init__(
         self,
-        teacher: Teacher,
+        teacher: RemoteTeacher,
         *,
         max_total_usd: float = 1.0,
         ledger: str | os.PathLike[str] | None = None,
@@ -84,9 +81,9 @@ class ActionJudge:
         self._ledger.close()
 
     def __call__(self, first: str, second: str, /) -> bool | None:
-        """Whether the judge finds two actions the same; None if it does not say."""
+        """Return whether the judge finds two actions the same; None if it does not say."""
         if max(len(first), len(second)) > _LONGEST_ACTION:
-            return None  # cut to size, two that differ in the end would look the same
+            return None  # if truncated, two actions that differ only at the end would look the same
         if self._failed_in_a_row >= _GIVE_UP_AFTER:
             self.failed += 1
             return None
@@ -96,8 +93,7 @@ class ActionJudge:
             {"role": "system", "content": PROMPT},
             {"role": "user", "content": f"Action A:\n{one}\n\nAction B:\n{other}"},
         ]
-        state = TraceState(state_id="question", messages=question, student_action="")
-        prompt = PromptWriter([state], (), new_redactor()).prompt(question)
+        prompt = PromptWriter([question], (), new_redactor()).prompt(question)
         called = self._wait(self._caller.call(self._teacher, prompt, self._known))
         self.no_room += called.no_room
         if called.error is not None:
@@ -105,7 +101,7 @@ class ActionJudge:
             self._failed_in_a_row = _GIVE_UP_AFTER if called.hopeless else self._failed_in_a_row + 1
         elif called.answer is not None:
             self._failed_in_a_row = 0
-            return _verdict(called.answer.text)
+            return _verdict(render_action(called.answer.turn))
         return None
 
     async def _connect(self) -> tuple[TeacherClient, Caller]:
@@ -117,7 +113,7 @@ class ActionJudge:
 
 
 def _verdict(text: str) -> bool | None:
-    """What a judge's answer comes to; None if it says neither, or both, or denies one."""
+    """Return the verdict in a judge's answer; None if it says neither, both, or negates one."""
     words = re.findall(r"[A-Z']+", text.upper())
     # One that begins with its verdict may go on to explain it.
     said = set(words[:1] if words[:1] in (["SAME"], ["DIFFERENT"]) else words)

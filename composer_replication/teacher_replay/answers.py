@@ -1,16 +1,21 @@
-"""What a teacher's answer is worth: the action that it is, or why it is none."""
+"""Answers of teachers at a step: which can be used, and whether another teacher has to be asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
 
 from composer_replication._optional import require
 from composer_replication.ingestion.shell_commands import SHELL_TOOL, commands_in, shell_call, with_command
+from composer_replication.teacher_replay.agreement.comparison import Comparer
+from composer_replication.teacher_replay.agreement.votes import Tally, decide
 from composer_replication.teacher_replay.ledger import Answer
+from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow
 from composer_replication.teacher_replay.tool_schemas import complete_tools, is_inferred
-from composer_replication.traces import ToolCall, Turn, parse_action, render_action
+from composer_replication.traces import Step, ToolCall, TraceState, Turn, action_text, render_action
 
 # As providers spell it, in lower case.
 _WHOLE = frozenset(
@@ -42,9 +47,9 @@ _CUT = frozenset(
 
 @dataclass(frozen=True)
 class Reading:
-    """An answer as an action (`render_action`), or the `problem` with it; `is_cut`: it ended at its limit of tokens."""
+    """A usable answer's turn, or the `problem` with the answer; `is_cut`: it ended at the token limit."""
 
-    action: str | None = None
+    turn: Turn | None = None
     problem: str | None = None
     is_cut: bool = False
 
@@ -63,7 +68,8 @@ class AnswerReader:
         self._checks = CallChecks([SHELL_TOOL] if protocol is not None else tools)
 
     def read(self, answer: Answer, max_output_tokens: int) -> Reading:
-        """An answer that was cut or kept back is no action; it is stored, so it is not paid for again."""
+        """Return the answer's turn, or why it cannot be used. Unusable answers stay stored: they are not paid for
+        again."""
         finish = answer.finish.lower()
         if finish in _CUT or (not finish and answer.tokens.completion >= max_output_tokens):
             return Reading(
@@ -71,29 +77,27 @@ class AnswerReader:
             )
         if finish not in _WHOLE:
             return Reading(problem=f"the endpoint broke the answer off, or kept it back ({finish[:40]})")
-        if not answer.text.strip():
+        if not render_action(answer.turn).strip():
             return Reading(problem="the answer is empty")
-        turn = parse_action(answer.text)
-        if (problem := self._checks.problem(turn)) is not None:
+        if (problem := self._checks.problem(answer.turn)) is not None:
             return Reading(problem=problem)
-        return Reading(answer.text) if self._protocol is None else _as_call(turn, self._protocol)
+        return Reading(answer.turn) if self._protocol is None else _as_call(answer.turn, self._protocol)
 
 
 def _as_call(turn: Turn, protocol: str) -> Reading:
-    """A turn with its command as a text and as a call, whichever of them it has."""
+    """Return a turn with its command both as text and as a call, whichever of them it has."""
     commands = [call.arguments["command"] for call in turn.tool_calls] or commands_in(turn.content, protocol)
     if len(commands) != 1:
         found = f"{len(commands)} commands where the prompt asks for one"
         return Reading(
             problem=f"the answer has {found if commands else 'no command in the form that the prompt asks for'}"
         )
-    turn.content = with_command(turn.content, commands[0], protocol)
-    turn.tool_calls = [shell_call(commands[0], "call_0")]
-    return Reading(render_action(turn))
+    content = with_command(turn.content, commands[0], protocol)
+    return Reading(msgspec.structs.replace(turn, content=content, tool_calls=[shell_call(commands[0], "call_0")]))
 
 
 class CallChecks:
-    """Whether calls can be made: their arguments are a JSON object, their tools were offered, and they fit the schemas.
+    """Checks calls: their arguments are a JSON object, their tools were offered, and they fit the schemas.
 
     An inferred definition is checked for its name alone. Without tools, nothing is known about names.
 
@@ -108,7 +112,7 @@ class CallChecks:
             self._validators[function["name"]] = None if is_inferred(tool) else _validator(function["parameters"])
 
     def problem(self, turn: Turn) -> str | None:
-        """Why the first of a turn's calls that cannot be made cannot be made; None if all can."""
+        """Return what is wrong with the first invalid call of a turn; None if all are valid."""
         return next((problem for call in turn.tool_calls if (problem := self._of_call(call)) is not None), None)
 
     def _of_call(self, call: ToolCall) -> str | None:
@@ -117,7 +121,7 @@ class CallChecks:
         if self._validators and call.name not in self._validators:
             return f"the answer calls {call.name}, which is none of the tools that were offered"
         validator = self._validators.get(call.name)
-        # None for what need not be given is as good as nothing.
+        # None for an optional argument counts as absent.
         given = {name: value for name, value in call.arguments.items() if value is not None}
         misfit = None if validator is None else _misfit(validator, given)
         return None if misfit is None else f"the answer's call of {call.name} does not fit the tool: {misfit}"
@@ -127,15 +131,15 @@ def _validator(schema: dict[str, Any]) -> Any:
     jsonschema = require("jsonschema", "replay")
     referencing = require("referencing", "replay")
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    # A registry of its own: without one, a schema that is elsewhere would be fetched.
+    # An empty registry: without one, a schema behind a URL would be fetched.
     return kind(schema, registry=referencing.Registry())
 
 
 def _misfit(validator: Any, arguments: dict[str, Any]) -> str | None:
-    """Where arguments break a schema, without their values; None if they fit, or if the schema itself is broken."""
+    """Return where arguments break a schema, without their values; None if they fit, or if the schema is invalid."""
     try:
         error = next(validator.iter_errors(arguments), None)
-    except Exception:  # noqa: BLE001 - a schema that is none fails in as many ways as there are keywords
+    except Exception:  # noqa: BLE001 - an invalid schema fails in as many ways as there are keywords
         return None
     if error is None:
         return None
@@ -143,3 +147,68 @@ def _misfit(validator: Any, arguments: dict[str, Any]) -> str | None:
     if error.validator == "required":
         return f"{place}: {error.message}" if place else str(error.message)
     return f"{place or 'its arguments'} ({error.validator})"
+
+
+class Gate(Protocol):
+    """A gate of the user's, called before every teacher, cheapest first: `answers` are the rows so far, `remaining` the
+    slugs of the teachers that were not asked yet. False asks none of them."""
+
+    def __call__(
+        self, state: TraceState, answers: Sequence[TeacherCallResult], remaining: Sequence[str], /
+    ) -> bool | Awaitable[bool]: ...
+
+
+GateChoice: TypeAlias = Literal["none", "sequential"] | Gate
+StepGate: TypeAlias = Callable[[Step, Sequence[TeacherRow], Sequence[str]], bool | Awaitable[bool]]
+"""A gate as the scheduler calls it."""
+
+
+class SequentialGate:
+    """Stops when no answer that is still to come can change whether there is a pair, or which action wins it.
+
+    So no pair is lost; it may be supported by fewer teachers than it would have with all of them asked.
+    """
+
+    def __init__(self, same: Comparer, *, threshold: int = 2, min_margin: int = 0) -> None:
+        self._same = same
+        self._threshold = threshold
+        self._min_margin = min_margin
+
+    def __call__(self, step: Step, rows: Sequence[TeacherRow], remaining: Sequence[str], /) -> bool:
+        if not action_text(step.turn).strip():
+            return False  # there is nothing to reject
+        answers = [(row.teacher_slug, row.turn) for row in rows if row.error is None and row.turn is not None]
+        return self._is_open(Tally.of(step.turn, answers, self._same), len(remaining))
+
+    def fewest_asked(self, teachers: int) -> int:
+        """Return the least number of teachers that are asked where the student did something."""
+        # It is decided soonest if all teachers did what the student did.
+        decided = (asked for asked in range(teachers) if not self._is_open(Tally((), ("",) * asked), teachers - asked))
+        return next(decided, teachers)
+
+    def _is_open(self, tally: Tally, remaining: int) -> bool:
+        verdict = decide(tally, self._threshold, self._min_margin, remaining)
+        if verdict.outcome == "pair":
+            # Of actions that are equally supported, the one of the teacher that stands first wins, and teachers are
+            # asked in another order than they stand in: a tie has to be ruled out.
+            others = [len(rival.teachers) for index, rival in enumerate(tally.rivals) if index != verdict.leader]
+            return max(others, default=0) + remaining >= verdict.support
+        return verdict.outcome == "open"
+
+
+def gate_for(
+    choice: GateChoice, comparer: Callable[[], Comparer], *, threshold: int, min_margin: int
+) -> StepGate | None:
+    """Return the gate that an argument names; None asks every teacher at once. The comparer is made only if needed.
+
+    Raises:
+        ValueError: neither a known name nor callable.
+    """
+    if choice == "none":
+        return None
+    if choice == "sequential":
+        return SequentialGate(comparer(), threshold=threshold, min_margin=min_margin)
+    if isinstance(choice, str) or not callable(choice):
+        raise ValueError(f"gate must be 'none', 'sequential' or a callable, not {choice!r}")
+    given = choice
+    return lambda step, rows, remaining: given(step.state(), [row.result() for row in rows], remaining)

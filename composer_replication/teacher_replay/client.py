@@ -1,8 +1,8 @@
-"""One call to a teacher over HTTP, and what became of it: an answer, or a failure that says whether it was billed.
+"""One call to a teacher over HTTP, and its outcome: an answer, or a failure that says whether it was billed.
 
-This is httpx and not the `openai` SDK, because money depends on what the SDK hides: whether a request had been sent
-when it failed, how many times it was tried, how large an answer may grow. And the prompts of a trace are encoded once
-(`prompts.py`), not once for every call.
+It uses httpx and not the `openai` SDK, because money depends on what the SDK hides: whether a request had been sent
+when it failed, how many times it was tried, how large an answer may grow. The prompts of a trace are encoded once
+(`prompts.py`), not once per call.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ import msgspec
 from composer_replication.ingestion.chat_messages import assistant_turn
 from composer_replication.ingestion.loose_json import fields, objects
 from composer_replication.ingestion.statistics import IngestionStats
+from composer_replication.teacher_replay.bills import NO_REPORT, UsageReport, read_usage
 from composer_replication.teacher_replay.ledger import Billed
-from composer_replication.teacher_replay.rate_limits import seconds_to_wait
-from composer_replication.teacher_replay.refusals import is_too_long
-from composer_replication.teacher_replay.teachers import Teacher
-from composer_replication.teacher_replay.usage_reports import NO_REPORT, UsageReport, read_usage
-from composer_replication.traces import Turn, dump_json, render_action
+from composer_replication.teacher_replay.refusals import is_too_long, seconds_to_wait
+from composer_replication.teacher_replay.teachers import RemoteTeacher
+from composer_replication.traces import ToolCall, Turn, dump_json, parse_action, parse_arguments
 
-# A gateway that gave up waiting: the model behind it may have answered, and billed.
+# A gateway that timed out: the model may have answered, and billed.
 _UNCERTAIN_STATUSES = frozenset({408, 502, 504, 522, 524})
 _RETRIED_STATUSES = _UNCERTAIN_STATUSES | {409, 425, 429, 500, 503, 520, 521, 529}
 # The key, the account or the model is wrong: the next call would fail as this one did.
 _HOPELESS_STATUSES = frozenset({401, 402, 403, 404})
 _CONNECT_SECONDS = 20.0
 _LONGEST_ERROR = 300
-# What lists of models call the number of tokens that fit one: OpenRouter and most others, vLLM, Groq, LM Studio.
+# Names of the context window in lists of models: OpenRouter and most others, vLLM, Groq, LM Studio.
 _WINDOWS = ("context_length", "max_model_len", "context_window", "max_context_length")
-# So many letters of a key in a row are taken for a piece of it.
+# This many consecutive letters of a key are taken for a piece of it.
 _KEY_PIECE = 4
 
 
@@ -45,7 +44,7 @@ class CallFailedError(Exception):
     """A call without an answer.
 
     `billed` says whether it cost something, `report` how much, as far as the endpoint says so. `retry` says whether
-    another try may help, `after` how many seconds the endpoint wants to be left alone. `hopeless`: the next call would
+    another try may help, `after` how many seconds the endpoint asks to wait. `hopeless`: the next call would
     fail too. `too_long`: the prompt does not fit this teacher, which says nothing about another prompt.
     """
 
@@ -71,10 +70,10 @@ class CallFailedError(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """A teacher's answer as an action (`render_action`, without thinking), and what the endpoint says that it took.
-    `after` is how many seconds the endpoint wants to be left alone before the next call."""
+    """A teacher's answer as a turn, without reasoning, and the usage that the endpoint reports.
+    `after` is how many seconds the endpoint asks to wait before the next call."""
 
-    text: str
+    turn: Turn
     finish: str
     report: UsageReport
     latency: float
@@ -105,7 +104,7 @@ class TeacherClient:
         """Close all connections."""
         await self._http.aclose()
 
-    async def ask(self, teacher: Teacher, body: bytes) -> Reply:
+    async def ask(self, teacher: RemoteTeacher, body: bytes) -> Reply:
         """Send one request, once.
 
         Raises:
@@ -120,11 +119,11 @@ class TeacherClient:
             raise _lost(error, teacher, self._timeout) from None
         latency = time.monotonic() - began
         if not 200 <= status < 300:
-            raise _refused(status, headers, content, teacher)
+            raise _by_status(status, _decoded(content, bare_error=True) or {}, teacher, headers)
         return _reply(content, latency, teacher, headers)
 
-    async def context_window(self, teacher: Teacher) -> int | None:
-        """How many tokens fit a teacher by its endpoint's list of models, None if that does not say."""
+    async def context_window(self, teacher: RemoteTeacher) -> int | None:
+        """Return a teacher's context window from its endpoint's list of models, None if that has none."""
         asked = self._exchange("GET", f"{teacher.base_url}/models", _headers(teacher))
         try:
             status, _, content = await asyncio.wait_for(asked, min(_CONNECT_SECONDS, self._timeout))
@@ -151,14 +150,14 @@ class TeacherClient:
             return response.status_code, response.headers, bytes(content)
 
 
-def _headers(teacher: Teacher) -> dict[str, str]:
+def _headers(teacher: RemoteTeacher) -> dict[str, str]:
     headers = {"Content-Type": "application/json"}
     return {**headers, "Authorization": f"Bearer {teacher.api_key}"} if teacher.api_key else headers
 
 
-def _lost(error: Exception, teacher: Teacher, timeout: float) -> CallFailedError:
-    """No complete response came. Only what failed before there was a connection is surely free: what is written may go
-    out after the one who waited for it has given up."""
+def _lost(error: Exception, teacher: RemoteTeacher, timeout: float) -> CallFailedError:
+    """No complete response came. Only a failure before there was a connection is certainly free: a written request may
+    be sent after the caller has given up."""
     never_sent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
     if isinstance(error, asyncio.TimeoutError | httpx2.TimeoutException) and not never_sent:
         reason = f"no answer within {timeout:g} seconds"
@@ -168,12 +167,13 @@ def _lost(error: Exception, teacher: Teacher, timeout: float) -> CallFailedError
     return CallFailedError(without_key(reason, teacher), billed="no" if never_sent else "maybe", retry=retry)
 
 
-def _refused(status: int, headers: httpx2.Headers, content: bytes, teacher: Teacher) -> CallFailedError:
-    return _by_status(status, _decoded(content, bare_error=True) or {}, teacher, headers)
-
-
 def _by_status(
-    status: int, reply: dict[str, Any], teacher: Teacher, headers: Mapping[str, str], *, report: UsageReport = NO_REPORT
+    status: int,
+    reply: dict[str, Any],
+    teacher: RemoteTeacher,
+    headers: Mapping[str, str],
+    *,
+    report: UsageReport = NO_REPORT,
 ) -> CallFailedError:
     text = _error_text(reply)
     too_long = is_too_long(status, reply)
@@ -192,7 +192,7 @@ def _by_status(
     )
 
 
-def _reply(content: bytes, latency: float, teacher: Teacher, headers: Mapping[str, str]) -> Reply:
+def _reply(content: bytes, latency: float, teacher: RemoteTeacher, headers: Mapping[str, str]) -> Reply:
     reply = _decoded(content)
     if reply is None:
         raise CallFailedError("the endpoint answered with something that is no JSON", billed="yes", retry=False)
@@ -211,10 +211,18 @@ def _reply(content: bytes, latency: float, teacher: Teacher, headers: Mapping[st
     message = fields(choices[0].get("message")) if choices else {}
     if not message:
         raise CallFailedError("the endpoint answered without a message", billed="yes", retry=False, report=report)
-    turn = assistant_turn(message, IngestionStats(), step=0)
-    text = render_action(Turn("assistant", _without_thoughts(turn.content), tool_calls=turn.tool_calls))
+    given = assistant_turn(message, IngestionStats(), step=0)
+    # A model may write thinking and calls into its text, in the form of `render_action`.
+    turn = parse_action(_without_thoughts(given.content))
+    turn.tool_calls = [_numbered(number, call) for number, call in enumerate([*turn.tool_calls, *given.tool_calls])]
     finish = choices[0].get("finish_reason")
-    return Reply(text, finish if isinstance(finish, str) else "", report, latency, seconds_to_wait(headers))
+    return Reply(turn, finish if isinstance(finish, str) else "", report, latency, seconds_to_wait(headers))
+
+
+def _numbered(number: int, call: ToolCall) -> ToolCall:
+    """A call with its number as its id, and with arguments that JSON can hold: an endpoint's ids are random."""
+    given = dump_json(call.arguments) if call.raw_arguments is None else call.raw_arguments
+    return ToolCall(f"call_{number}", call.name, *parse_arguments(given))
 
 
 def _decoded(content: bytes, *, bare_error: bool = False) -> dict[str, Any] | None:
@@ -234,7 +242,7 @@ def _decoded(content: bytes, *, bare_error: bool = False) -> dict[str, Any] | No
 
 
 def _without_thoughts(text: str) -> str:
-    """What reasoning models that think aloud say in the end."""
+    """Return the text after a leading `<think>` block."""
     thought, end, answer = text.rpartition("</think>")
     return answer.strip() if end and thought.lstrip().startswith("<think>") else text
 
@@ -245,7 +253,7 @@ def _error_text(reply: dict[str, Any]) -> str:
     return " ".join(text.split()) if isinstance(text, str) else ""
 
 
-def without_key(text: str, teacher: Teacher) -> str:
+def without_key(text: str, teacher: RemoteTeacher) -> str:
     """An error on one line, without the key or a piece of it: endpoints like to repeat it, or its two ends."""
     line = " ".join(text.split())
     key = teacher.api_key or ""

@@ -1,4 +1,4 @@
-"""What a replay would cost, before it is paid: no call is made, and nothing is written."""
+"""The estimated cost of a replay: no call is made, and nothing is written."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.teacher_replay.agreement.comparison import ExactComparer
+from composer_replication.teacher_replay.answers import SequentialGate
 from composer_replication.teacher_replay.calls import call_key
-from composer_replication.teacher_replay.families import shared_family
-from composer_replication.teacher_replay.gating import SequentialGate
-from composer_replication.teacher_replay.known_prompts import KnownPrompts, token_bound
 from composer_replication.teacher_replay.ledger import StoredAnswers
 from composer_replication.teacher_replay.prices import Tokens, to_usd
-from composer_replication.teacher_replay.prompts import SHORTEST_CACHED, Prompt, PromptWriter
-from composer_replication.teacher_replay.redaction import new_redactor
-from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay, cheapest_first
+from composer_replication.teacher_replay.prompts import (
+    SHORTEST_CACHED,
+    KnownPrompts,
+    Prompt,
+    PromptWriter,
+    new_redactor,
+    token_bound,
+)
+from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import BYTES_PER_TOKEN
-from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.teacher_replay.schedule import ReplayOptions, cheapest_first
+from composer_replication.teacher_replay.teachers import RemoteTeacher, same_family
 from composer_replication.teacher_replay.tool_schemas import complete_tools
-from composer_replication.traces import without_thinking
+from composer_replication.traces import action_text
 
 
 @dataclass
 class TeacherEstimate:
     """One teacher's calls, if all of them are made. Money in nano-dollars.
 
-    `expected` is with the provider's prompt cache, `uncached` without it; `dearest_call` is the worst case of one call,
-    which must fit under the cap for that call to be made. `too_long` are prompts that do not fit the teacher, where
-    that is known without asking it.
+    `expected` is with the provider's prompt cache, `uncached` without it; `dearest_call` is the highest worst case of a
+    call, which must fit under the cap for that call to be made. `too_long` are prompts that do not fit the teacher, as
+    far as that is known without asking it.
     """
 
     calls: int = 0
@@ -57,9 +62,8 @@ class TeacherEstimate:
 
 @dataclass
 class ReplayEstimate:
-    """A replay's price. `at_least` counts the teachers that a sequential gate asks whatever they say, `at_most` all of
-    them; without a gate both are the same, and of a gate of the user's nobody knows what it asks at least. Tokens are
-    counted as four bytes each."""
+    """The price of a replay. `at_least` counts the teachers that a sequential gate asks in any case (0 for a custom
+    gate), `at_most` all of them; without a gate both are the same. A token is counted as four bytes."""
 
     traces: int = 0
     states: int = 0
@@ -85,9 +89,9 @@ class ReplayEstimate:
 
 
 def estimate_replay(
-    traces: Iterable[TraceToReplay], teachers: Sequence[Teacher], options: ReplayOptions
+    traces: Iterable[TraceToReplay], teachers: Sequence[RemoteTeacher], options: ReplayOptions
 ) -> ReplayEstimate:
-    """Price every call that the ledger has no answer to."""
+    """Price every call whose answer is not in the ledger."""
     estimate = ReplayEstimate(teachers={teacher.slug: TeacherEstimate() for teacher in teachers})
     with closing(StoredAnswers(options.ledger)) as stored:
         for trace in traces:
@@ -98,25 +102,26 @@ def estimate_replay(
 def _add_trace(
     estimate: ReplayEstimate,
     trace: TraceToReplay,
-    teachers: Sequence[Teacher],
+    teachers: Sequence[RemoteTeacher],
     options: ReplayOptions,
     stored: StoredAnswers,
 ) -> None:
     estimate.traces += 1
-    shared = {one.slug: shared_family(one.families, trace.student_models) for one in teachers}
-    related = {slug: family for slug, family in shared.items() if family is not None}
+    related = same_family(teachers, trace.student_models)
     estimate.same_family.update(related)
     asked = [one for one in teachers if not (options.exclude_same_family and one.slug in related)]
     always = [one.slug for one in cheapest_first(asked)[: _fewest_asked(len(asked), options)]]
     redactor = new_redactor() if options.redact else None
-    writer = PromptWriter(trace.states, complete_tools(trace.tools, trace.states), redactor, trace.protocol)
+    writer = PromptWriter(
+        (step.messages for step in trace.steps), complete_tools(trace.tools, trace.steps), redactor, trace.protocol
+    )
     before: Prompt | None = None
     unasked = KnownPrompts()
-    for state in trace.states:
-        prompt = writer.prompt(state["messages"])
+    for step in trace.steps:
+        prompt = writer.prompt(step.messages)
         estimate.states += 1
         beginning = before.size if before is not None and prompt.begins_with(before) else 0
-        is_certain = options.gate == "none" or without_thinking(state["student_action"]).strip()
+        is_certain = options.gate == "none" or action_text(step.turn).strip()
         for teacher in asked:
             of_teacher = estimate.teachers[teacher.slug]
             if call_key(teacher, prompt) in stored:
@@ -140,7 +145,7 @@ def _fewest_asked(teachers: int, options: ReplayOptions) -> int:
     return gate.fewest_asked(teachers)
 
 
-def _add_call(estimate: TeacherEstimate, teacher: Teacher, prompt: Prompt, shared: int, output: int) -> int:
+def _add_call(estimate: TeacherEstimate, teacher: RemoteTeacher, prompt: Prompt, shared: int, output: int) -> int:
     tokens = prompt.size // BYTES_PER_TOKEN
     cached = shared // BYTES_PER_TOKEN if shared >= SHORTEST_CACHED else 0
     written = tokens - cached if teacher.cache_control and prompt.size >= SHORTEST_CACHED else 0

@@ -2,12 +2,12 @@
 
 Money is reserved before it is spent. A call is begun in one transaction with the check that its worst case fits in
 what is left of the cap, so the cap holds whatever runs at once, in this process or in another on the same file. An
-answer and its cost are stored in one transaction before anybody sees them. What is begun and never ended (the process
-died, the connection was cut) is in doubt: the provider may have billed it. It keeps its worst case reserved, also after
-the call is repeated, until a user who has seen the bill releases it.
+answer and its cost are stored in one transaction before they are used. A call that was begun and never ended (the
+process died, the connection was cut) is in doubt: the provider may have billed it. Its worst case stays reserved, also
+after the call is repeated, until a user who has seen the bill releases it.
 
-`answers` holds what teachers said, once per key; `attempts` a row for every request that was sent, with what it has
-cost or may cost; `budgets` the sum of the attempts' charges, so that a check does not add them all up.
+`answers` holds the teachers' turns by key; `attempts` a row for every request that was sent, with what it cost or may
+cost; `budgets` the sum of the attempts' charges, so that a check need not add them up.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import contextlib
 import os
 import sqlite3
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,15 +25,15 @@ from typing import Literal
 
 import msgspec
 
-from composer_replication.teacher_replay.owners import Owners
 from composer_replication.teacher_replay.prices import Tokens
+from composer_replication.traces import Turn, parse_action
 
 _APPLICATION = 0x43524C47
-_VERSION = 1
+_VERSION = 2
 _PATIENCE, _PAUSE = 600, 0.05
 _SCHEMA = """
 CREATE TABLE answers (
-  key TEXT PRIMARY KEY, teacher TEXT NOT NULL, text TEXT NOT NULL, finish TEXT NOT NULL,
+  key TEXT PRIMARY KEY, teacher TEXT NOT NULL, turn BLOB NOT NULL, finish TEXT NOT NULL,
   prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
   cached_tokens INTEGER NOT NULL, cache_write_tokens INTEGER NOT NULL,
   cost INTEGER NOT NULL, latency REAL NOT NULL, at REAL NOT NULL
@@ -48,7 +49,7 @@ CREATE TABLE budgets (name TEXT PRIMARY KEY, charged INTEGER NOT NULL) WITHOUT R
 """
 
 Billed = Literal["no", "yes", "maybe"]
-"""Whether a request that failed was billed."""
+"""The billing of a failed request."""
 
 
 class LedgerError(OSError):
@@ -60,9 +61,9 @@ class LedgerError(OSError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a teacher said, as an action; `finish` is the provider's reason for ending it. Cost in nano-dollars."""
+    """A teacher's turn; `finish` is the provider's reason for ending it. Cost in nano-dollars."""
 
-    text: str
+    turn: Turn
     finish: str
     tokens: Tokens
     cost: int
@@ -79,7 +80,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Busy:
-    """Somebody else is asking the same; their answer will serve both."""
+    """Another call is asking the same; its answer will serve both."""
 
 
 @dataclass(frozen=True)
@@ -151,13 +152,13 @@ class Ledger:
         """The stored answer to a call."""
         try:
             row = self._db.execute(
-                "SELECT text, finish, prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, cost,"
+                "SELECT turn, finish, prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, cost,"
                 " latency FROM answers WHERE key = ?",
                 (key,),
             ).fetchone()
         except sqlite3.Error as error:
             raise _unusable(self.path, error) from error
-        return None if row is None else Answer(row[0], row[1], Tokens(*row[2:6]), row[6], row[7])
+        return None if row is None else Answer(_turn_of(row[0]), row[1], Tokens(*row[2:6]), row[6], row[7])
 
     def begin(
         self, key: str, teacher: str, worst_case: int, *, cap: int, budget: str
@@ -190,7 +191,16 @@ class Ledger:
         with self._transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (attempt.key, teacher, answer.text, answer.finish, *counts, answer.cost, answer.latency, time.time()),
+                (
+                    attempt.key,
+                    teacher,
+                    _stored(answer.turn),
+                    answer.finish,
+                    *counts,
+                    answer.cost,
+                    answer.latency,
+                    time.time(),
+                ),
             )
             self._charge(attempt.id, "answered", answer.cost)
             doubts = self._db.execute(
@@ -257,7 +267,7 @@ class Ledger:
         )
         if tables and application != _APPLICATION:
             raise LedgerError(f"{self.path} is a database, but no replay ledger: give another path")
-        if tables and version != _VERSION:
+        if tables and not 1 <= version <= _VERSION:
             raise LedgerError(
                 f"{self.path} is a ledger of version {version}, this is for {_VERSION}: give another path"
             )
@@ -270,6 +280,15 @@ class Ledger:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
                 self._db.execute(f"PRAGMA user_version = {_VERSION}")
+            elif self._db.execute("PRAGMA user_version").fetchone()[0] == 1:  # nobody else was faster
+                self._migrate()
+
+    def _migrate(self) -> None:
+        """Make turns of the texts that version 1 stored; keys, attempts and budgets stay as they are."""
+        self._db.create_function("as_turn", 1, lambda text: _stored(parse_action(text)), deterministic=True)
+        self._db.execute("ALTER TABLE answers RENAME COLUMN text TO turn")
+        self._db.execute("UPDATE answers SET turn = as_turn(turn)")
+        self._db.execute(f"PRAGMA user_version = {_VERSION}")
 
     def _write_ahead(self) -> None:
         """Switch to a write-ahead log; SQLite does not wait for another process that is doing the same."""
@@ -324,7 +343,7 @@ class Ledger:
             ) from error
 
     def _is_open(self, key: str) -> bool:
-        """Whether somebody who is alive is asking this; the calls of those who are not go in doubt."""
+        """Return whether a live process is asking this; calls of dead processes are put in doubt."""
         owners = self._db.execute("SELECT owner FROM attempts WHERE key = ? AND state = 'open'", (key,)).fetchall()
         alive = [owner for (owner,) in owners if self._owners.is_alive(owner)]
         if owners and not alive:
@@ -348,7 +367,7 @@ class Ledger:
         self._add(budget, after - before)
 
     def charged(self, budget: str) -> int:
-        """What is spent and reserved, together."""
+        """Return the sum of what is spent and reserved."""
         row = self._db.execute("SELECT charged FROM budgets WHERE name = ?", (budget,)).fetchone()
         return 0 if row is None else int(row[0])
 
@@ -367,7 +386,7 @@ class Ledger:
 
 
 class StoredAnswers:
-    """What a ledger has answers to, read without changing it; nothing if there is no such file.
+    """The keys of a ledger's answers, read without changing the file; none if it does not exist.
 
     Raises:
         LedgerError: the file is something else.
@@ -397,6 +416,77 @@ class StoredAnswers:
             self._db.close()
 
 
+def _stored(turn: Turn) -> bytes:
+    return msgspec.json.encode(turn)
+
+
+def _turn_of(stored: bytes | str) -> Turn:
+    """A stored turn. A text is what a process of version 1 still wrote that had the file open while it was migrated."""
+    return parse_action(stored) if isinstance(stored, str) else msgspec.json.decode(stored, type=Turn)
+
+
 def _unusable(path: Path | None, error: Exception) -> LedgerError:
     what = getattr(error, "strerror", None) or str(error)
     return LedgerError(f"{path} cannot be used as a replay ledger ({what}): give another path; nothing was changed")
+
+
+class Owners:
+    """The processes that share a ledger: each holds a lock on a file of its own until it ends, however it ends.
+
+    The lock is the kernel's: a process that is killed releases it, one that is only slow does not, and no clock is
+    involved.
+    """
+
+    def __init__(self, ledger: Path | None) -> None:
+        self.mine = uuid.uuid4().hex
+        self._folder = None if ledger is None else ledger.with_name(f"{ledger.name}-owners")
+        self._descriptor: int | None = None
+        if self._folder is not None:
+            self._folder.mkdir(exist_ok=True)
+            self._descriptor = os.open(self._folder / self.mine, os.O_CREAT | os.O_RDWR, 0o600)
+            _lock(self._descriptor)
+
+    def is_alive(self, owner: str) -> bool:
+        """Return whether the process with this id still runs."""
+        if owner == self.mine:
+            return True
+        if self._folder is None:
+            return False
+        path = self._folder / owner
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            if not _lock(descriptor):
+                return True
+            path.unlink(missing_ok=True)
+            return False
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._descriptor is not None and self._folder is not None:
+            (self._folder / self.mine).unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file if nobody else has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

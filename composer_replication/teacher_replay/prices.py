@@ -1,4 +1,4 @@
-"""What calls cost, in whole nano-dollars: sums of money are exact, whatever their order.
+"""Prices of models in whole nano-dollars: sums of money are exact, whatever their order.
 
 A price that is a fraction of a nano-dollar a token stays exact per million tokens; a call's cost is rounded up.
 """
@@ -22,7 +22,7 @@ _MILLION = 10**6
 
 @dataclass(frozen=True)
 class Tokens:
-    """What one call used. `prompt` is the whole prompt; `cached` and `cache_write` are parts of it."""
+    """The usage of one call. `prompt` is the whole prompt; `cached` and `cache_write` are parts of it."""
 
     prompt: int = 0
     completion: int = 0
@@ -40,7 +40,7 @@ class Price:
     cache_write: int
 
     def cost(self, tokens: Tokens) -> int:
-        """What a call costs, in nano-dollars, rounded up."""
+        """Return the cost of a call in nano-dollars, rounded up."""
         cached = min(tokens.cached, tokens.prompt)
         written = min(tokens.cache_write, tokens.prompt - cached)
         fresh = tokens.prompt - cached - written
@@ -53,36 +53,29 @@ class Price:
         return -(-millionths // _MILLION)
 
     def worst_case(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """The most that so many tokens can cost: no part of the prompt is taken to be cached."""
-        dearest = max(self.input, self.cached_input, self.cache_write)
-        return -(-(prompt_tokens * dearest + completion_tokens * self.output) // _MILLION)
+        """Return the highest possible cost of this many tokens: no part of the prompt is assumed to be cached."""
+        highest = max(self.input, self.cached_input, self.cache_write)
+        return -(-(prompt_tokens * highest + completion_tokens * self.output) // _MILLION)
 
 
-def per_million(usd: float | Decimal) -> int:
-    """Dollars per million tokens as nano-dollars per million tokens, rounded up."""
-    return math.ceil(Decimal(str(usd)) * NANO)
-
-
-def to_nano(usd: float) -> int:
-    """Dollars as nano-dollars, rounded up."""
+def to_nano(usd: float | Decimal) -> int:
+    """Return dollars as nano-dollars, rounded up."""
     return math.ceil(Decimal(str(usd)) * NANO)
 
 
 def cap_of(usd: float) -> int:
-    """A cap in dollars as nano-dollars, rounded down."""
+    """Return a cap in dollars as nano-dollars, rounded down."""
     return math.floor(Decimal(str(usd)) * NANO)
 
 
 def to_usd(nano: int) -> float:
-    """Nano-dollars as dollars."""
+    """Return nano-dollars as dollars."""
     return nano / NANO
 
 
 def listed_price(model: str, base_url: str | None) -> Price:
-    """The price of a model by `genai-prices`, of its highest tier and its dearest hour; OpenRouter's if there is no
-    `base_url`.
-
-    An endpoint on this machine costs nothing.
+    """Return a model's price in `genai-prices`, of its highest tier and most expensive hour; OpenRouter's if `base_url`
+    is None. An endpoint on this machine is free.
 
     Raises:
         LookupError: the model is in no list.
@@ -92,7 +85,7 @@ def listed_price(model: str, base_url: str | None) -> Price:
     if base_url is not None and _is_local(base_url):
         return Price(0, 0, 0, 0)
     listed = _listed(model, base_url)
-    # Some prices hold for hours of the day, which begin on whole or half hours; a run may go on into any of them.
+    # Some prices depend on the hour of the day, in steps of half an hour; a run may extend into any of them.
     midnight = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
     through_the_day = [listed.get_prices(midnight + timedelta(minutes=30 * half)) for half in range(48)]
     prices = [price for index, price in enumerate(through_the_day) if price not in through_the_day[:index]]
@@ -100,7 +93,7 @@ def listed_price(model: str, base_url: str | None) -> Price:
     def million(output: int = 0, **parts: int) -> int:
         usage = Usage(input_tokens=_MILLION, output_tokens=output, **parts)
         costs = [price.calc_price(usage) for price in prices]
-        return max(per_million(cost["output_price"] if output else cost["input_price"]) for cost in costs)
+        return max(to_nano(cost["output_price"] if output else cost["input_price"]) for cost in costs)
 
     return Price(
         input=million(),
@@ -111,7 +104,7 @@ def listed_price(model: str, base_url: str | None) -> Price:
 
 
 def listed_window(model: str, base_url: str | None) -> int | None:
-    """How many tokens fit a model by `genai-prices`, None if it does not say."""
+    """Return a model's context window in `genai-prices`, None if unknown."""
     try:
         return _listed(model, base_url).context_window
     except LookupError:

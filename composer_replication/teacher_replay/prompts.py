@@ -8,16 +8,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from composer_replication.ingestion.chat_messages import text_of
 from composer_replication.ingestion.shell_commands import with_command
-from composer_replication.teacher_replay.redaction import Redacts
-from composer_replication.traces import Message, TraceState, dump_json, parse_arguments
+from composer_replication.traces import Message, dump_json, parse_arguments
+
+
+class Redacts(Protocol):
+    """The interface of `Redactor`: `value` learns while it replaces, `value_again` replaces what was learned later."""
+
+    def value(self, value: Any, /) -> Any: ...
+    def value_again(self, value: Any, /) -> Any: ...
+
+
+def new_redactor() -> Redacts:
+    """A redactor for one trace."""
+    # Imported here: its rules take a moment to compile.
+    from composer_replication.ingestion.redaction import Redactor
+
+    return Redactor()
+
 
 _ENCODER = msgspec.json.Encoder()
 _CACHE_MARK = {"type": "ephemeral"}
@@ -26,7 +42,7 @@ SHORTEST_CACHED = 4096
 
 
 class Beginning(Protocol):
-    """What tells whether a prompt begins with another: the other's length in messages, and its digest."""
+    """Identifies the beginning of a prompt: its length in messages, and its digest."""
 
     @property
     def length(self) -> int: ...
@@ -56,11 +72,11 @@ class Prompt:
         return self.sizes[self.length]
 
     def begins_with(self, other: Beginning) -> bool:
-        """Whether another prompt is this one's beginning."""
+        """Return whether another prompt is the beginning of this one."""
         return other.length <= self.length and self.digests[other.length] == other.digest
 
     def request(self, settings: dict[str, Any], marks: Sequence[int] = ()) -> bytes:
-        """The body of a request; `marks` are the messages behind which a provider is told to cache."""
+        """Return the body of a request; `marks` are the messages after which a provider is told to cache."""
         parts = self.encoded[: self.length]
         for index in marks:
             parts[index] = _encode(_marked(self.messages[index]))
@@ -69,8 +85,8 @@ class Prompt:
         return head + tools + b',"messages":[' + b",".join(parts) + b"]}"
 
     def marks(self, known: Sequence[Beginning]) -> list[int]:
-        """Where to put cache marks: behind the system prompt, behind the longest beginning that was already sent, and
-        at the end, for the prompts to come."""
+        """Return where to put cache marks: after the system prompt, after the longest beginning that was already sent,
+        and at the end, for later prompts."""
         if self.size < SHORTEST_CACHED:
             return []
         ends = {self.length}
@@ -91,13 +107,19 @@ class Prompt:
 
 
 class PromptWriter:
-    """Makes the prompts of one trace's states. `redactor` is asked once for every message; None sends them as they
-    are, but for arguments of calls that are no JSON object: most endpoints refuse a history that has such a call.
-    `protocol` is that of an agent without tool calls: teachers get its texts, as it had them, and no tools."""
+    """Makes the prompts of one trace.
+
+    Args:
+        histories: the messages of all its steps.
+        tools: the definitions that teachers are offered.
+        redactor: called once for every message. None sends messages as they are, except for arguments of calls that are
+            not a JSON object: most endpoints refuse a history with such a call.
+        protocol: how an agent without tool calls writes its commands: teachers get its texts, and no tools.
+    """
 
     def __init__(
         self,
-        states: Sequence[TraceState],
+        histories: Iterable[Sequence[Message]],
         tools: Sequence[dict[str, Any]],
         redactor: Redacts | None = None,
         protocol: str | None = None,
@@ -108,7 +130,7 @@ class PromptWriter:
         self._known: dict[int, tuple[Message, Message, bytes]] = {}
         if redactor is not None:
             # What one message gives away as a secret may stand unmarked in an earlier one: hence two passes.
-            first = [(message, _sent(self._shown(message), redactor.value)) for message in _each_once(states)]
+            first = [(message, _sent(self._shown(message), redactor.value)) for message in _each_once(histories)]
             safe_tools = redactor.value_again(redactor.value(list(tools)))
             for message, redacted in first:
                 self._keep(message, _sent(redacted, redactor.value_again))
@@ -125,7 +147,7 @@ class PromptWriter:
         last = self._last
         shared = _common_beginning(listed, self._given)
         if shared < len(self._given):
-            # A context that begins anew, or a branch: prompts handed out before keep the lists they have.
+            # A context that begins anew, or a branch: prompts returned before keep their lists.
             last = Prompt(
                 last.messages[:shared],
                 last.encoded[:shared],
@@ -178,10 +200,10 @@ def _encode(value: Any) -> bytes:
         return _ENCODER.encode(json.loads(dump_json(value).encode("utf-8", "replace")))
 
 
-def _each_once(states: Sequence[TraceState]) -> list[Message]:
+def _each_once(histories: Iterable[Sequence[Message]]) -> list[Message]:
     unique: dict[int, Message] = {}
-    for state in states:
-        for message in state["messages"]:
+    for messages in histories:
+        for message in messages:
             unique.setdefault(id(message), message)
     return list(unique.values())
 
@@ -198,7 +220,7 @@ def _as_text(message: Message, protocol: str) -> Message:
 def _sent(message: Message, redact: Callable[[Any], Any] | None = None) -> Message:
     """A message as it is sent: all of it redacted but roles, ids and the names of functions."""
     if isinstance(message.get("content"), list):
-        # Pictures and files leave their kinds: nobody could say how many tokens are behind an address.
+        # Pictures and files leave their kinds: the tokens of what an address refers to cannot be counted.
         message = {**message, "content": text_of(message["content"])}
     sent = _redacted(message, redact, ("role", "tool_call_id", "tool_calls"))
     # Endpoints refuse an empty list of calls.
@@ -210,7 +232,7 @@ def _sent_call(call: dict[str, Any], redact: Callable[[Any], Any] | None) -> dic
     function = call.get("function") or {}
     given = function.get("arguments")
     if isinstance(given, str):
-        given = given.encode("utf-8", "replace").decode()  # half of a surrogate pair is no JSON
+        given = given.encode("utf-8", "replace").decode()  # half of a surrogate pair is not valid JSON
     arguments, malformed = parse_arguments(given)
     if malformed is not None:
         arguments = {"malformed_arguments": malformed}
@@ -233,3 +255,69 @@ def _has_text(content: Any) -> bool:
 
 def _marked(message: Message) -> Message:
     return {**message, "content": [{"type": "text", "text": message["content"], "cache_control": _CACHE_MARK}]}
+
+
+# What a provider writes around messages and tools.
+_AROUND = 1024
+# What a chat template may add where a prompt goes on.
+_BETWEEN = 256
+# More bytes per token than this on average show that a count is wrong.
+LONGEST_TOKEN = 16
+_REMEMBERED = 64
+# Text has fewer bytes to a token than this on average, but for long runs of one letter: a prompt that is too long even
+# so is too long. One that is nearer to the limit is sent: a refusal is free.
+_BYTES_PER_TOKEN = 6
+
+
+def token_bound(prompt: Prompt) -> int:
+    """Return an upper bound of a prompt's tokens, for any tokenizer: one per byte, and what a provider adds."""
+    return prompt.size + _AROUND
+
+
+class _Answered(NamedTuple):
+    """A prompt without its messages, which may be all that is left of an abandoned context."""
+
+    length: int
+    digest: str
+    size: int
+    tokens: int
+
+
+class KnownPrompts:
+    """The prompts of one trace that one teacher has answered, newest last."""
+
+    def __init__(self) -> None:
+        self._answered: deque[_Answered] = deque(maxlen=_REMEMBERED)
+        self._refused: tuple[_Answered, str] | None = None
+
+    def add(self, prompt: Prompt, tokens: int) -> None:
+        """Remember an answered prompt, with the number of tokens that the teacher counted (0: it did not say)."""
+        self._answered.append(_Answered(prompt.length, prompt.digest, prompt.size, tokens))
+
+    def token_bound(self, prompt: Prompt) -> int:
+        """Return an upper bound of a prompt's tokens: where its beginning was counted, only the rest is guessed."""
+        bounds = [token_bound(prompt)]
+        for known in self._answered:
+            if known.tokens * LONGEST_TOKEN >= known.size and prompt.begins_with(known):
+                bounds.append(known.tokens + prompt.size - known.size + _BETWEEN)
+        return min(bounds)
+
+    def refuse(self, prompt: Prompt, reason: str) -> None:
+        """Remember a prompt that the teacher refused as too long; the shortest says most."""
+        if self._refused is None or not prompt.begins_with(self._refused[0]):
+            self._refused = _Answered(prompt.length, prompt.digest, prompt.size, 0), reason
+
+    def too_long(self, prompt: Prompt, window: int | None) -> str | None:
+        """Return why a prompt cannot fit the teacher, None if it may: it continues one that did not fit, or one whose
+        tokens were counted."""
+        if self._refused is not None and prompt.begins_with(self._refused[0]):
+            return f"not asked: a shorter prompt did not fit ({self._refused[1]})"
+        if window is None:
+            return None
+        counted = [(known.tokens, known.size) for known in self._answered if prompt.begins_with(known)]
+        least = max(tokens + (prompt.size - size) // _BYTES_PER_TOKEN for tokens, size in [(0, 0), *counted])
+        return f"not asked: at least {least:,} tokens, and {window:,} fit" if least > window else None
+
+    def marks(self, prompt: Prompt) -> list[int]:
+        """Return where to put cache marks."""
+        return prompt.marks(self._answered)

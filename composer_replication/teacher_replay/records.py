@@ -1,4 +1,4 @@
-"""What teacher replay hands on: a row for every answer of a teacher, and preference pairs."""
+"""The results of teacher replay: a row for every answer of a teacher, and preference pairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _TeacherCall(TypedDict):
 
 
 class TeacherCallResult(_TeacherCall, total=False):
-    """What one teacher did at one state.
+    """One teacher's answer at one state.
 
     `response_text` is the answer in the form of `render_action`, so that it compares with the student's action; it is
     None if there was none, and `error` says why. `prompt_tokens` counts the whole prompt; `cached_tokens` is the part
@@ -42,24 +42,24 @@ class TeacherRow(msgspec.Struct):
     state_id: str
     teacher_slug: str
     turn: Turn | None
-    latency_s: float
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float
-    error: str | None
+    latency_s: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    error: str | None = None
     cached_tokens: int = 0
     stored: bool = False
     gated_by: GateSettings | None = None
 
     @classmethod
     def of(cls, result: TeacherCallResult) -> TeacherRow:
-        """The row that a result describes; the one place where a teacher's text is parsed."""
-        given: dict[str, Any] = dict(result)
-        text = given.pop("response_text")
-        return cls(turn=None if text is None else parse_action(text), **given)
+        """Return the row that a result describes: the one place where a teacher's text is parsed."""
+        text = result["response_text"]
+        given: dict[str, Any] = {name: value for name, value in result.items() if name in cls.__struct_fields__}
+        return cls(**{**given, "turn": None if text is None else parse_action(text)})
 
     def result(self) -> TeacherCallResult:
-        """The row with its answer as a text."""
+        """Return the row with its answer as a text."""
         given = {name: getattr(self, name) for name in self.__struct_fields__}
         turn = given.pop("turn")
         if given["gated_by"] is None:

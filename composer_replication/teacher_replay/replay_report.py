@@ -1,4 +1,4 @@
-"""What a replay did and what it cost: counts, money and times, for each teacher and in all."""
+"""The figures of a replay: counts, money and times, per teacher and in total."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from composer_replication.teacher_replay.calls import Called
 from composer_replication.teacher_replay.ledger import Balance
 from composer_replication.teacher_replay.prices import Tokens, to_usd
 from composer_replication.teacher_replay.prompts import Prompt
-from composer_replication.teacher_replay.teachers import Teacher
+from composer_replication.teacher_replay.teachers import RemoteTeacher
 
-# Without a tokenizer, a token is taken for so many bytes.
+# Estimated bytes per token, without a tokenizer.
 BYTES_PER_TOKEN = 4
 
 
@@ -22,10 +22,11 @@ class TeacherUse:
     """One teacher's calls. Money in nano-dollars.
 
     `calls` were answered in this run. Of their answers and of those in the ledger, `answered` and `stored` can be used,
-    `cut` ended at the limit of tokens, and `unusable` are no action for another reason, `last_unusable` the last time.
-    `gated` and `no_room` were not asked: they could not matter, or there was no money for them. `too_long` are prompts
-    that do not fit the teacher. `uncached_cost` is what the calls would have cost without the provider's prompt cache;
-    `cut_cost` and `unusable_cost` are what such answers cost when they were made.
+    `cut` ended at the token limit, and `unusable` cannot be used for another reason (`last_unusable`). `gated` and
+    `no_room` were not asked: they could not change the outcome, or the budget did not allow them. `too_long` are
+    prompts that do not fit the teacher. `uncached_cost` is the calls' cost without the provider's prompt cache;
+    `cut_cost` and `unusable_cost` are the costs of such answers when they were made. `left_alone` is why a teacher was
+    given up.
     """
 
     calls: int = 0
@@ -98,12 +99,12 @@ class ReplayReport:
     stopped: bool = False
     balance: Balance | None = None
 
-    def use(self, teacher: Teacher) -> TeacherUse:
+    def use(self, teacher: RemoteTeacher) -> TeacherUse:
         """The figures of a teacher."""
         return self.teachers.setdefault(teacher.slug, TeacherUse())
 
-    def count(self, teacher: Teacher, called: Called, reading: Reading | None = None) -> None:
-        """Count a call with what its answer is worth, or one that was not made for want of money."""
+    def count(self, teacher: RemoteTeacher, called: Called, reading: Reading | None = None) -> None:
+        """Count a call with the reading of its answer, or a call that the budget did not allow."""
         use = self.use(teacher)
         use.retries += max(0, called.tries - 1)
         answer = called.answer
@@ -141,8 +142,8 @@ class ReplayReport:
             use.unusable_cost += answer.cost
             use.last_unusable = reading.problem
 
-    def count_gated(self, teacher: Teacher, prompt: Prompt, expected_output_tokens: int) -> None:
-        """Count a call that the gate did not make, at the price it would have had without a prompt cache."""
+    def count_gated(self, teacher: RemoteTeacher, prompt: Prompt, expected_output_tokens: int) -> None:
+        """Count a call that the gate saved, at its price without a prompt cache."""
         use = self.use(teacher)
         use.gated += 1
         use.gated_cost += teacher.price.cost(Tokens(prompt.size // BYTES_PER_TOKEN, expected_output_tokens))

@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.teacher_replay.agreement.comparison import JudgedComparer
-from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gate_settings import pair_rule
 from composer_replication.teacher_replay.pair_report import PairReport
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for, extract_by_rule
 from composer_replication.teacher_replay.records import DPOPair
-from composer_replication.teacher_replay.replay import TraceToReplay
-from composer_replication.teacher_replay.replay_folder import AnswerIndex, ReplayFolder
-from composer_replication.teacher_replay.sources import traces_to_replay
+from composer_replication.teacher_replay.replay_files import AnswerIndex, ReplayFolder, TraceToReplay, traces_to_replay
+from composer_replication.teacher_replay.teachers import shared_family
 from composer_replication.teacher_replay.tool_schemas import complete_tools
-from composer_replication.traces import without_thinking
+from composer_replication.traces import action_text
 
 
 @dataclass
@@ -97,18 +95,18 @@ class ReplayedPairs:
     def _of_trace(self, trace: TraceToReplay) -> PairReport:
         shared = {slug: shared_family(its, trace.student_models) for slug, its in self._families.items()}
         related = {slug: family for slug, family in shared.items() if family is not None}
-        rows = list(self._answers.rows(state["state_id"] for state in trace.states))
-        present = {row["teacher_slug"] for row in rows}
+        rows = list(self._answers.rows(step.state_id for step in trace.steps))
+        present = {row.teacher_slug for row in rows}
         self.same_family.update({slug: family for slug, family in related.items() if slug in present})
-        asked = {row["state_id"] for row in rows}
+        asked = {row.state_id for row in rows}
         # Nobody is asked where the student did nothing.
         self.unfinished.states_not_asked += sum(
-            state["state_id"] not in asked and bool(without_thinking(state["student_action"]).strip())
-            for state in trace.states
+            step.state_id not in asked and bool(action_text(step.turn).strip()) for step in trace.steps
         )
         if self._exclude:
-            rows = [row for row in rows if row["teacher_slug"] not in related]
-        return extract_by_rule(trace.states, rows, self._rule, tools=complete_tools(trace.tools, trace.states))
+            rows = [row for row in rows if row.teacher_slug not in related]
+        states, results = [step.state() for step in trace.steps], [row.result() for row in rows]
+        return extract_by_rule(states, results, self._rule, tools=complete_tools(trace.tools, trace.steps))
 
 
 def _left_by(report: dict[str, Any], limit: int | None) -> Unfinished:

@@ -1,4 +1,4 @@
-"""Teachers: what a user writes of one, and what a call to it needs."""
+"""Remote teachers: their specs, keys and model families, and the resolved form that calls need."""
 
 from __future__ import annotations
 
@@ -6,15 +6,124 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
-from composer_replication.teacher_replay.families import model_families
-from composer_replication.teacher_replay.keys import MissingKeyError, find_key
-from composer_replication.teacher_replay.prices import NANO, Price, listed_price, listed_window, per_million
+from composer_replication.teacher_replay.prices import NANO, Price, listed_price, listed_window, to_nano
+
+# Patterns of a name's parts. They go before the maker's, as in "nvidia/llama-3.1-nemotron".
+_VERSION = r"(?:[\d.]+\w*)?"
+_FAMILIES = (
+    ("claude", r"(?:claude|opus|sonnet|haiku)"),
+    ("gpt", r"(?:(?:chat)?gpt|codex|o[1345](?:mini|pro)?|davinci|computer-use)"),
+    ("gemini", r"(?:gemini|gemma|palm|bard)"),
+    ("deepseek", r"deepseek"),
+    ("qwen", r"(?:qwen\d*|qwq|qvq)"),
+    ("llama", r"(?:(?:code)?llama\d*|nemotron|hermes)"),
+    ("mistral", r"(?:mi[sx]tral|codestral|devstral|ministral|magistral|pixtral|mathstral)"),
+    ("kimi", r"(?:kimi|moonshot)"),
+    ("glm", r"(?:(?:chat)?glm\d*|codegeex)"),
+    ("grok", r"grok"),
+    ("command", r"(?:command|c4ai|aya)"),
+    ("phi", r"phi\d*"),
+    ("minimax", r"minimax"),
+    ("nova", r"nova"),
+    ("granite", r"granite"),
+    ("smollm", r"smollm\d*"),
+    ("composer", r"composer"),
+    ("olmo", r"olmo\d*"),
+    ("jamba", r"jamba"),
+    ("yi", r"yi"),
+    ("ernie", r"ernie"),
+    ("hunyuan", r"hunyuan"),
+    ("starcoder", r"starcoder\d*"),
+)
+_MAKERS = {
+    "anthropic": "claude",
+    "openai": "gpt",
+    "google": "gemini",
+    "deepseek-ai": "deepseek",
+    "mistralai": "mistral",
+    "moonshotai": "kimi",
+    "x-ai": "grok",
+    "xai": "grok",
+    "zai-org": "glm",
+    "z-ai": "glm",
+    "thudm": "glm",
+    "meta-llama": "llama",
+}
+
+
+def model_families(name: str) -> frozenset[str]:
+    """Return the families of a model, by its name in any spelling (with or without a maker, a date or a size).
+
+    There are two for a model that was distilled from another, such as "deepseek-r1-distill-qwen-32b": it tends to
+    agree with both. There is none for an unknown name.
+    """
+    maker, _, model = name.lower().strip().rpartition("/")
+    # "us.anthropic.claude-sonnet-4-5" has its maker before a dot.
+    parts = re.split(r"[^a-z0-9.]+|(?<=[a-z])\.(?=[a-z])", model.partition(":")[0])
+    named = [family for part in parts for family, pattern in _FAMILIES if re.fullmatch(pattern + _VERSION, part)]
+    if not named:
+        known = _MAKERS.get(maker.rpartition("/")[2])
+        return frozenset() if known is None else frozenset({known})
+    # The first name counts ("gpt-5-codex"), unless a second one says whose answers it learned from, or into what.
+    return frozenset(named) if "distill" in parts else frozenset(named[:1])
+
+
+def shared_family(teacher_families: Iterable[str], student_models: Iterable[str | None]) -> str | None:
+    """Return a family that a teacher shares with one of the student's models; None if no shared one is known."""
+    students = frozenset[str]().union(*(model_families(model) for model in student_models if model))
+    return min(students.intersection(teacher_families), default=None)
+
+
+def same_family(teachers: Iterable[RemoteTeacher], student_models: Sequence[str]) -> dict[str, str]:
+    """Return the slugs of the teachers that share a family with one of the student's models, with that family."""
+    shared = {one.slug: shared_family(one.families, student_models) for one in teachers}
+    return {slug: family for slug, family in shared.items() if family is not None}
+
+
+_HERMES = Path("~/.hermes/.env")
+_LINE = re.compile(
+    r"""\s* (?:export\s+)? (?P<name>[A-Za-z_]\w*) \s*=\s*
+    (?: "(?P<double>[^"]*)"\s* | '(?P<single>[^']*)'\s* | (?P<bare>(?:[^\s\#].*?)?) (?:\s+|$) )
+    (?:\#.*)?""",
+    re.VERBOSE,
+)
+
+
+class MissingKeyError(RuntimeError):
+    """A teacher's key was not found."""
+
+    def __init__(self, teacher: str, variable: str) -> None:
+        super().__init__(
+            f"teacher {teacher} needs a key: set {variable}, or put it into a file for --env-file or into {_HERMES}"
+        )
+
+
+def find_key(variable: str, env_file: str | os.PathLike[str] | None = None) -> str | None:
+    """Return the value of a variable from the environment, `env_file` or `~/.hermes/.env`, in that order; else None.
+
+    Raises:
+        FileNotFoundError: `env_file` does not exist.
+    """
+    if env_file is not None and not Path(env_file).is_file():
+        raise FileNotFoundError(f"{env_file}: there is no such file of environment variables")
+    if from_environment := os.environ.get(variable, "").strip():
+        return from_environment
+    hermes = _HERMES.expanduser()
+    files = [*([] if env_file is None else [Path(env_file)]), *([hermes] if hermes.is_file() else [])]
+    return next((key for file in files if (key := read_env_file(file).get(variable))), None)
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The `NAME=value` lines of a file: `export` and quotes are taken away, comments and other lines passed over."""
+    lines = map(_LINE.fullmatch, path.read_text(encoding="utf-8-sig", errors="replace").splitlines())
+    return {line["name"]: line["double"] or line["single"] or line["bare"] or "" for line in lines if line is not None}
+
 
 OPENROUTER = "https://openrouter.ai/api/v1"
 OPENROUTER_KEY = "OPENROUTER_API_KEY"
@@ -82,12 +191,12 @@ DEFAULT_MAX_OUTPUT_TOKENS = 8192
 
 
 class TeacherError(ValueError):
-    """A teacher that cannot be called as it is written."""
+    """A teacher spec that cannot be used."""
 
 
 @dataclass(frozen=True)
-class Teacher:
-    """A teacher with everything filled in."""
+class RemoteTeacher:
+    """A teacher behind an HTTP endpoint, with everything filled in."""
 
     slug: str
     model: str
@@ -104,14 +213,14 @@ class Teacher:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What of a request is the same for every prompt. With the slug and the prompt, it tells calls apart."""
+        """The part of a request that is the same for every prompt. With slug and prompt, it identifies a call."""
         limit = _COMPLETION_LIMIT.get(urlsplit(self.base_url).hostname or "", "max_tokens")
         return {"model": self.model, limit: self.max_output_tokens, **self.parameters}
 
     @property
     def request_settings(self) -> dict[str, Any]:
-        """`settings`, and what a router is told so that a call costs no more than was reserved for it, and nothing in
-        the request is passed over. Prices change; an answer stays the answer to its question."""
+        """`settings`, and what a router needs so that a call costs no more than was reserved for it, and no parameter
+        is ignored. It is not part of a call's identity: prices change, answers stay valid."""
         if not _is_openrouter(self.base_url):
             return self.settings
         provider = self.parameters.get("provider") or {}
@@ -121,7 +230,7 @@ class Teacher:
         return {**self.settings, "provider": {"require_parameters": True, **provider, "max_price": most}}
 
     def worst_case(self, prompt_tokens: int) -> int:
-        """The most that a call with such a prompt can cost, in nano-dollars; parameters may end up in the prompt."""
+        """Return the highest possible cost of a call in nano-dollars; parameters may become part of the prompt."""
         parameters = len(json.dumps(self.parameters)) if self.parameters else 0
         return self.price.worst_case(prompt_tokens + parameters, self.max_output_tokens)
 
@@ -136,7 +245,7 @@ def resolve_teachers(
     *,
     api_key: str | None = None,
     env_file: str | os.PathLike[str] | None = None,
-) -> list[Teacher]:
+) -> list[RemoteTeacher]:
     """Fill in what the specs leave out. `api_key` is for OpenRouter alone: it never goes to another endpoint.
 
     Raises:
@@ -153,7 +262,7 @@ def resolve_teachers(
 
 
 def load_teachers(path: str | os.PathLike[str]) -> list[TeacherSpec]:
-    """The teachers of a YAML or JSON file: a list of specs, or `teachers:` with that list.
+    """Return the teachers of a YAML or JSON file: a list of specs, or `teachers:` with that list.
 
     Raises:
         TeacherError: the file holds something else.
@@ -174,7 +283,7 @@ def load_teachers(path: str | os.PathLike[str]) -> list[TeacherSpec]:
     return listed
 
 
-def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | None) -> Teacher:
+def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | None) -> RemoteTeacher:
     given: Mapping[str, Any] = {"slug": spec} if isinstance(spec, str) else spec
     if not isinstance(given, Mapping):
         raise TeacherError(f"a teacher is a slug, or a mapping with a `slug`, not {type(spec).__name__}")
@@ -196,7 +305,7 @@ def _resolve(spec: Any, api_key: str | None, env_file: str | os.PathLike[str] | 
     own_family = frozenset({given["family"]}) if "family" in given else frozenset()
     families = own_family or model_families(model) or model_families(slug)
     cache_control = given.get("cache_control", "claude" in families)
-    return Teacher(
+    return RemoteTeacher(
         slug=slug,
         model=model,
         base_url=base_url,
@@ -271,7 +380,7 @@ def _check_url(base_url: Any, refuse: Callable[[str], TeacherError]) -> None:
     if not is_url or parts.query or parts.fragment:
         # Without its end, where a key may stand.
         shown = base_url.partition("?")[0].partition("#")[0] if isinstance(base_url, str) else base_url
-        more = " with something behind it" if shown != base_url else ""
+        more = " with something after it" if shown != base_url else ""
         raise refuse(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {shown!r}{more}")
 
 
@@ -287,7 +396,7 @@ def _price(slug: str, model: str, base_url: str | None, given: Mapping[str, Any]
             ) from None
 
     def price(name: str, otherwise: int) -> int:
-        return per_million(given[name]) if name in given else otherwise
+        return to_nano(given[name]) if name in given else otherwise
 
     own_input = price("input_per_mtok", listed.input if listed else 0)
     # Without a price of its own, a cached token is charged in full, and one that goes into the cache as Claude's are.

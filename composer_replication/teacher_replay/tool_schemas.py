@@ -1,6 +1,6 @@
-"""Tool definitions for teachers, where a log has none: those of its agent, if it is known, and those that calls show.
+"""Tool definitions for teachers where a log has none: those of its agent, if known, and those inferred from calls.
 
-What calls show is taken from the whole trace: names and types, not values, which would tell a teacher what the student
+Inference uses the calls of the whole trace: names and types, not values, which would tell a teacher what the student
 did later.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from composer_replication.agent_tool_sets import known_tools
 from composer_replication.ingestion.loose_json import tool_definition
-from composer_replication.traces import Message, ToolCall, Trace, TraceState, parse_action, parse_arguments
+from composer_replication.traces import Message, Step, ToolCall, Trace, parse_arguments
 
 # OpenAI's endpoints take no other names.
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -35,12 +35,12 @@ _REFUSED = ("type_error", "malformed_call", "repeated_failure")
 
 
 def offered_tools(trace: Trace) -> list[dict[str, Any]]:
-    """The tools that teachers are offered for every state of a trace, sorted by name unless the log defines them.
+    """Return the tools that teachers are offered at every step of a trace, sorted by name unless the log defines them.
 
-    Definitions of the log win. Else they are the known tools of its agent and version, and those that it calls besides
-    (of an MCP server, say). A name that the harness refused was made up by the student, or was not for this agent.
-    Arguments that a known tool took without being known are added to its schema, and those that it went without are
-    not required.
+    Definitions of the log win. Otherwise they are the known tools of its agent and version, and other tools that it
+    calls (of an MCP server, say). A name that the harness refused was made up by the student, or was not for this
+    agent. Unknown arguments that a known tool accepted are added to its schema; arguments that a call omitted are not
+    required.
     """
     if given := complete_tools(trace.tools, ()):
         return given
@@ -69,36 +69,36 @@ def offered_tools(trace: Trace) -> list[dict[str, Any]]:
     return [tools[name] for name in sorted(tools.keys() - made_up)]
 
 
-def infer_tools(states: Sequence[TraceState]) -> list[dict[str, Any]]:
-    """Definitions of every tool that is called in these states, sorted by name so that every prompt begins alike."""
+def infer_tools(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """Return definitions of every tool that is called in these steps, sorted by name so that prompts begin alike."""
     seen: dict[str, _Tool] = {}
-    for call in _calls(states):
+    for call in _calls(steps):
         if call.raw_arguments is None and is_tool_name(call.name):
             seen.setdefault(call.name, _Tool()).add(call.arguments)
     return [_definition(name, seen[name].schema()) for name in sorted(seen)]
 
 
-def complete_tools(given: Iterable[Mapping[str, Any]], states: Sequence[TraceState]) -> list[dict[str, Any]]:
-    """The given definitions in OpenAI's form; without any, those that the calls let one infer.
+def complete_tools(given: Iterable[Mapping[str, Any]], steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """Return the given definitions in OpenAI's form; without any, those inferred from the calls.
 
-    A tool that is called but not among those given was perhaps made up by the student: teachers must not be offered it.
-    Of several definitions of one name, the first counts: endpoints refuse a name that comes twice.
+    A called tool that is not among those given may be made up by the student: teachers must not be offered it. Of
+    several definitions of one name, the first counts: endpoints refuse duplicate names.
     """
     tools: dict[str, dict[str, Any]] = {}
     for tool in map(_openai_form, given):
         if tool is not None:
             tools.setdefault(tool["function"]["name"], tool)
-    return list(tools.values()) or infer_tools(states)
+    return list(tools.values()) or infer_tools(steps)
 
 
 def is_inferred(tool: Mapping[str, Any]) -> bool:
-    """Whether a definition, in OpenAI's form, is one of `infer_tools`: what it says of arguments is a guess."""
+    """Return whether a definition in OpenAI's form comes from `infer_tools`: its arguments are a guess."""
     function = tool["function"]
     return bool(function.get("description") == _INFERRED.format(function["name"]))
 
 
 def is_tool_name(name: str) -> bool:
-    """Whether an endpoint takes this name for a function."""
+    """Return whether endpoints accept this name of a function."""
     return _TOOL_NAME.fullmatch(name) is not None
 
 
@@ -122,12 +122,12 @@ def _openai_form(tool: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _calls(states: Sequence[TraceState]) -> Iterator[ToolCall]:
-    """Every call in the histories and actions. States of one trace share their messages: each is looked at once."""
+def _calls(steps: Sequence[Step]) -> Iterator[ToolCall]:
+    """Every call in the histories and actions. Steps of one trace share their messages: each is looked at once."""
     # By identity. The message is kept too: a new one must not pass for one that is gone.
     looked_at: dict[int, Message] = {}
-    for state in states:
-        for message in state["messages"]:
+    for step in steps:
+        for message in step.messages:
             if id(message) in looked_at:
                 continue
             looked_at[id(message)] = message
@@ -135,7 +135,7 @@ def _calls(states: Sequence[TraceState]) -> Iterator[ToolCall]:
                 function = call.get("function") or {}
                 arguments, raw = parse_arguments(function.get("arguments"))
                 yield ToolCall(str(call.get("id")), str(function.get("name")), arguments, raw)
-        yield from parse_action(state["student_action"]).tool_calls
+        yield from step.turn.tool_calls
 
 
 @dataclass
@@ -151,7 +151,7 @@ class _Tool:
             self.parameters.setdefault(name, _Parameter()).add(value)
 
     def always_has(self, name: str) -> bool:
-        """Whether no call went without an argument."""
+        """Return whether every call has this argument."""
         return (name in self.parameters and self.parameters[name].times == self.calls) or not self.calls
 
     def schema(self) -> dict[str, Any]:

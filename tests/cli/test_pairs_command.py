@@ -14,11 +14,10 @@ from teacher_replay.loopback_teacher import LoopbackTeachers, states_of
 from composer_replication.cli import app as cli
 from composer_replication.ingestion.store import ManifestEntry, TraceStore
 from composer_replication.teacher_replay.pair_files import load_pairs
-from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.teacher_replay.replay_folder import ReplayFolder
-from composer_replication.teacher_replay.sources import StateOptions
+from composer_replication.teacher_replay.records import TeacherRow
+from composer_replication.teacher_replay.replay_files import ReplayFolder, StateOptions
 from composer_replication.teacher_replay.teachers import resolve_teachers
-from composer_replication.traces import Source, ToolCall, Trace, Turn, dump_json
+from composer_replication.traces import Source, ToolCall, Trace, Turn, dump_json, parse_action
 
 TEACHERS = ("some-claude", "some-gpt", "some-qwen")
 
@@ -27,17 +26,9 @@ def call(**arguments: Any) -> str:
     return f"[TOOL_USE] name=Bash input={dump_json(arguments)}"
 
 
-def row(state_id: str, teacher: str, text: str | None) -> TeacherCallResult:
-    return TeacherCallResult(
-        state_id=state_id,
-        teacher_slug=teacher,
-        response_text=text,
-        latency_s=1.0,
-        prompt_tokens=10,
-        completion_tokens=2,
-        cost_usd=0.0,
-        error=None if text is not None else "HTTP 500",
-    )
+def row(state_id: str, teacher: str, text: str | None, gated_by: Any = None) -> TeacherRow:
+    turn = None if text is None else parse_action(text)
+    return TeacherRow(state_id, teacher, turn, 1.0, 10, 2, error=None if turn else "HTTP 500", gated_by=gated_by)
 
 
 def replay_of(
@@ -49,9 +40,8 @@ def replay_of(
     """A replay as the command leaves it: by state, what each teacher said."""
     replayed = ReplayFolder(folder, create=True)
     writer = replayed.writer()
-    more: Any = {} if gated_by is None else {"gated_by": gated_by}
     for state_id, texts in answers.items():
-        writer.add({**row(state_id, teacher, text), **more} for teacher, text in zip(TEACHERS, texts, strict=True))
+        writer.add(row(state_id, teacher, text, gated_by) for teacher, text in zip(TEACHERS, texts, strict=True))
     writer.finish()
     specs = [{"slug": slug, "base_url": "http://127.0.0.1:9/v1"} for slug in TEACHERS]
     replayed.write_settings(StateOptions(), resolve_teachers(specs), report or {})
@@ -152,9 +142,7 @@ def test_pairs_are_looked_for_as_the_replay_was_gated(
     assert " ".join(out.split()).count("looked for by agreement exact, threshold 3, margin 0") == 1
     # Half of the states as the other run had it.
     writer = ReplayFolder(replayed).writer()
-    writer.add(
-        {**row("t::0000", slug, answers[0]), "gated_by": {**AT_THREE, "agreement_threshold": 2}} for slug in "ab"
-    )  # type: ignore[typeddict-item]
+    writer.add(row("t::0000", slug, answers[0], {**AT_THREE, "agreement_threshold": 2}) for slug in "ab")
     writer.finish()
     code, out, _ = run(capsys, *given, "--json")
     assert (json.loads(out)["pairs"], len(json.loads(out)["warnings"])) == (3, 1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from composer_replication.traces import TraceState
+from composer_replication.teacher_replay.replay_files import TraceToReplay
+from composer_replication.traces import Step, TraceState
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,11 @@ def usage_of(raw: bytes, cached: float) -> dict[str, Any]:
     """Four bytes a token."""
     tokens = len(raw) // 4
     return {"prompt_tokens": tokens, "prompt_tokens_details": {"cached_tokens": int(tokens * cached)}}
+
+
+def to_replay(trace_id: str, states: Iterable[TraceState], *tools: Any, **fields: Any) -> TraceToReplay:
+    """A trace of these states."""
+    return TraceToReplay(trace_id, [Step.of(state) for state in states], *tools, **fields)
 
 
 def states_of(*texts: str, student: str = "the student's", padding: int = 0) -> list[TraceState]:

@@ -3,6 +3,7 @@ ledger's file holds, read from a copy so that a run that was killed stays as it 
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sqlite3
@@ -75,7 +76,8 @@ def read_ledger(ledger: Path, scratch: Path) -> LedgerFile:
     try:
         if not database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
             return LedgerFile(set(), [], {})
-        found = [_ANSWER.fullmatch(text) for (text,) in database.execute("SELECT text FROM answers")]
+        turns = [json.loads(turn) for (turn,) in database.execute("SELECT turn FROM answers")]
+        found = [_ANSWER.fullmatch(turn["content"]) for turn in turns]
         return LedgerFile(
             {(match[1], match[2]) for match in found if match is not None},
             database.execute("SELECT key, budget, state, charge FROM attempts").fetchall(),

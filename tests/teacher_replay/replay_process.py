@@ -11,16 +11,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay, open_replay
+from composer_replication.teacher_replay.replay_files import TraceToReplay
+from composer_replication.teacher_replay.schedule import ReplayOptions, open_replay
 from composer_replication.teacher_replay.teachers import resolve_teachers
+from composer_replication.traces import Step
 
 
 async def _replay(told: dict[str, Any]) -> dict[str, Any]:
     teachers = resolve_teachers(told["teachers"])
-    traces = [TraceToReplay(f"trace {number}", states) for number, states in enumerate(told["traces"])]
+    traces = [
+        TraceToReplay(f"trace {number}", [Step.of(state) for state in states])
+        for number, states in enumerate(told["traces"])
+    ]
     async with open_replay(teachers, ReplayOptions(**told["options"])) as replay:
         print("begun", flush=True)  # noqa: T201
-        rows = [row async for some in replay.run(traces) for row in some]
+        rows = [row.result() async for some in replay.run(traces) for row in some]
     return {"rows": rows, "report": replay.report.as_dict()}
 
 

@@ -12,9 +12,8 @@ from teacher_replay.loopback_teacher import LoopbackTeachers, Refusal
 
 from composer_replication.teacher_replay import action_judge
 from composer_replication.teacher_replay.action_judge import ActionJudge
-from composer_replication.teacher_replay.keys import MissingKeyError
 from composer_replication.teacher_replay.ledger import Ledger, LedgerError
-from composer_replication.teacher_replay.teachers import resolve_teachers
+from composer_replication.teacher_replay.teachers import MissingKeyError, resolve_teachers
 
 
 @pytest.fixture

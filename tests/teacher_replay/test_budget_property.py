@@ -17,7 +17,7 @@ from teacher_replay.metered_replays import growing_states, read_ledger, spec_of
 from composer_replication.teacher_replay.ledger import Answer, Attempt, Ledger, NoRoom
 from composer_replication.teacher_replay.prices import Tokens
 from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.teacher_replay.replay import replay_trace
+from composer_replication.teacher_replay.schedule import replay_trace
 from composer_replication.traces import TraceState
 
 # isort: split

@@ -9,6 +9,7 @@ import pytest
 
 from composer_replication.teacher_replay.client import CallFailedError, _reply, without_key
 from composer_replication.teacher_replay.teachers import resolve_teachers
+from composer_replication.traces import ToolCall, Turn
 
 KEY = "sk-proj-ABCDEFGHIJKLMNOPQRSTUVWX"
 
@@ -35,6 +36,24 @@ def test_what_a_failure_was_billed_is_not_lost(teacher: Any) -> None:
     with pytest.raises(CallFailedError) as raised:
         _reply(response(error={"code": 429, "message": "later"}), 0.0, teacher, {})
     assert raised.value.billed == "no"
+
+
+def test_a_reply_is_a_turn_with_numbered_calls(teacher: Any) -> None:
+    """Its thinking and calls may also be in its text, in the form of `render_action`."""
+    given = [ToolCall("chatcmpl-7", "Read", {"path": "ü"}), ToolCall("toolu_9", "Bash", {}, '{"command": "l')]
+    text = '[THINKING]\nhm\n[/THINKING]\nSo:\n[TOOL_USE] name=Grep input={"pattern": "x"}'
+    message = {"content": text, "tool_calls": [call.message() for call in given], "reasoning_content": "left out"}
+    reply = _reply(json.dumps({"choices": [{"message": message}]}).encode(), 0.0, teacher, {})
+    assert reply.turn == Turn(
+        "assistant",
+        "So:",
+        thinking="hm",
+        tool_calls=[
+            ToolCall("call_0", "Grep", {"pattern": "x"}),
+            ToolCall("call_1", "Read", {"path": "ü"}),
+            ToolCall("call_2", "Bash", {}, '{"command": "l'),
+        ],
+    )
 
 
 @pytest.mark.parametrize(

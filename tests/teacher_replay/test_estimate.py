@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from teacher_replay.loopback_teacher import Asked, LoopbackTeachers, Said, states_of
+from teacher_replay.loopback_teacher import Asked, LoopbackTeachers, Said, states_of, to_replay
 
 from composer_replication.teacher_replay.estimate import ReplayEstimate, estimate_replay
 from composer_replication.teacher_replay.ledger import LedgerError
 from composer_replication.teacher_replay.prices import NANO
-from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay, replay_trace
+from composer_replication.teacher_replay.schedule import ReplayOptions, replay_trace
 from composer_replication.teacher_replay.teachers import resolve_teachers
 from composer_replication.traces import TraceState
 
@@ -30,7 +30,7 @@ def estimated(
     states: Sequence[TraceState], specs: Sequence[Any], tools: Sequence[dict[str, Any]] = (), **options: Any
 ) -> ReplayEstimate:
     settings = ReplayOptions(**{"agreement": "exact", "redact": False, **options})
-    return estimate_replay([TraceToReplay("t", states, tools)], resolve_teachers(specs), settings)
+    return estimate_replay([to_replay("t", states, tools)], resolve_teachers(specs), settings)
 
 
 def size(state: TraceState, tools: str = "[]") -> int:
@@ -116,7 +116,7 @@ def test_of_a_gate_nobody_is_asked_where_the_student_did_nothing() -> None:
 
 
 def test_a_teacher_of_the_students_family_is_named_and_can_be_left_out() -> None:
-    trace = TraceToReplay("t", states_of("a"), student_models=["claude-x", "unknown"])
+    trace = to_replay("t", states_of("a"), student_models=["claude-x", "unknown"])
     teachers = resolve_teachers([spec("my-claude"), spec("other")])
     for exclude, calls in ((False, 1), (True, 0)):
         estimate = estimate_replay([trace], teachers, ReplayOptions(agreement="exact", exclude_same_family=exclude))

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from composer_replication.teacher_replay.keys import MissingKeyError, find_key, read_env_file
-from composer_replication.teacher_replay.teachers import TeacherError, resolve_teachers
+from composer_replication.teacher_replay.teachers import (
+    MissingKeyError,
+    TeacherError,
+    find_key,
+    read_env_file,
+    resolve_teachers,
+)
 
 VARIABLE = "A_TEACHERS_KEY"
 SECRET = "sk-or-v1-0123456789abcdef"

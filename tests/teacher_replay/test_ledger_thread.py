@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from composer_replication.teacher_replay.calls import LedgerThread
 from composer_replication.teacher_replay.ledger import Answer, Attempt, Ledger, LedgerError, StoredAnswers
-from composer_replication.teacher_replay.ledger_thread import LedgerThread
 from composer_replication.teacher_replay.prices import Tokens, cap_of, to_nano
+from composer_replication.traces import Turn
 
 CALLS = 12
 
@@ -100,7 +101,7 @@ def test_a_result_is_on_the_disk_before_anybody_has_it(held: Held, tmp_path: Pat
 def test_one_that_fails_takes_nothing_from_the_others(held: Held, tmp_path: Path) -> None:
     ledger = held.thread.ledger
     nobody = Attempt(99, "key 99")
-    answer = Answer("text", "stop", Tokens(1, 1), 3, 0.1)
+    answer = Answer(Turn("assistant", "text"), "stop", Tokens(1, 1), 3, 0.1)
 
     async def run() -> list[Any]:
         begun = await held.thread.begin("key 7", "t", 5, cap=1_000, budget="b")
@@ -122,7 +123,7 @@ def test_one_that_fails_takes_nothing_from_the_others(held: Held, tmp_path: Path
 
 
 def test_a_group_that_only_reads_locks_nobody_out(held: Held) -> None:
-    answer = Answer("text", "stop", Tokens(1, 1), 3, 0.1)
+    answer = Answer(Turn("assistant", "text"), "stop", Tokens(1, 1), 3, 0.1)
 
     async def run() -> list[Any]:
         begun = await held.begin(0)

@@ -12,7 +12,7 @@ from genai_prices import Usage, calc_price
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.teacher_replay.prices import NANO, Price, Tokens, listed_price, per_million, to_nano, to_usd
+from composer_replication.teacher_replay.prices import NANO, Price, Tokens, listed_price, to_nano, to_usd
 from composer_replication.teacher_replay.teachers import DEFAULT_TEACHERS
 
 MILLION = 10**6
@@ -79,7 +79,7 @@ def test_a_fraction_of_a_nano_dollar_is_a_whole_one() -> None:
     [(0, 0), (0.1, 10**8), (1.91052, 1_910_520_000), (1e-9, 1), (1e-10, 1), (0.0833333333333333, 83333334)],
 )
 def test_dollars_become_nano_dollars_without_the_errors_of_floats(usd: float, nano: int) -> None:
-    assert per_million(usd) == to_nano(usd) == nano
+    assert to_nano(usd) == nano
     assert to_usd(123_456_789) == 0.123456789
 
 
@@ -145,6 +145,6 @@ def test_the_default_teachers_are_three_with_the_prices_of_genai_prices() -> Non
     ]
     for teacher in DEFAULT_TEACHERS:
         prices = listed(teacher["slug"])
-        assert {name: per_million(teacher[f"{name}_per_mtok"]) for name in prices} == {
-            name: per_million(price) for name, price in prices.items()
+        assert {name: to_nano(teacher[f"{name}_per_mtok"]) for name in prices} == {
+            name: to_nano(price) for name, price in prices.items()
         }

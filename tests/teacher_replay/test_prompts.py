@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
-from composer_replication.teacher_replay.redaction import new_redactor
-from composer_replication.traces import Message, Source, ToolCall, Trace, TraceState, Turn
+from composer_replication.teacher_replay.prompts import KnownPrompts, Prompt, PromptWriter, new_redactor, token_bound
+from composer_replication.traces import Message, Source, ToolCall, Trace, Turn
 
 SETTINGS = {"model": "a-model", "max_tokens": 7, "temperature": 0.5}
 TOOLS = [{"type": "function", "function": {"name": "Bash", "description": "", "parameters": {"type": "object"}}}]
 # Long enough for every provider's cache.
 LONG = "word " * 1000
+END = Turn("assistant", "b")
 
 
-def states_of(*turns: Turn, system: str = "You write code.") -> list[TraceState]:
-    return list(Trace("t", list(turns), Source("t.jsonl", "test")).states(system_prompt=system))
+def histories_of(*turns: Turn, system: str = "You write code.") -> list[Sequence[Message]]:
+    steps = Trace("t", list(turns), Source("t.jsonl", "test")).steps(system_prompt=system)
+    return [step.messages for step in steps]
 
 
 def call(identity: str, arguments: dict[str, Any] | None = None, raw: str | None = None) -> list[ToolCall]:
@@ -36,15 +37,22 @@ def steps(count: int, *, text: str = "go on") -> list[Turn]:
     return turns
 
 
-def prompts_of(states: Sequence[TraceState], tools: Sequence[dict[str, Any]] = (), **options: Any) -> list[Prompt]:
-    writer = PromptWriter(states, tools, **options)
-    return [writer.prompt(state["messages"]) for state in states]
+def calling(name: str, arguments: Any, **fields: Any) -> Message:
+    """A message with a call as an endpoint or a log may have written it."""
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", **fields, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
 
 
-def sent(state: TraceState, states: Sequence[TraceState] | None = None) -> str:
-    """The body of a state's request, redacted."""
-    writer = PromptWriter(states or [state], TOOLS, new_redactor())
-    return writer.prompt(state["messages"]).request(SETTINGS).decode()
+def prompts_of(
+    histories: Sequence[Sequence[Message]], tools: Sequence[dict[str, Any]] = (), **options: Any
+) -> list[Prompt]:
+    writer = PromptWriter(histories, tools, **options)
+    return [writer.prompt(history) for history in histories]
+
+
+def sent(history: Sequence[Message], histories: Sequence[Sequence[Message]] = ()) -> str:
+    """The body of a redacted request."""
+    return PromptWriter(histories or [history], TOOLS, new_redactor()).prompt(history).request(SETTINGS).decode()
 
 
 def messages_of(body: bytes | str) -> list[Message]:
@@ -53,16 +61,15 @@ def messages_of(body: bytes | str) -> list[Message]:
 
 
 def test_a_request_is_whole_json_with_everything_in_it() -> None:
-    states = states_of(*steps(3))
-    for state, prompt in zip(states, prompts_of(states, TOOLS), strict=True):
-        body = json.loads(prompt.request(SETTINGS))
-        assert body == {**SETTINGS, "tools": TOOLS, "messages": list(state["messages"])}
-    assert "tools" not in json.loads(prompts_of(states)[0].request(SETTINGS))
-    assert json.loads(prompts_of([{**states[0], "messages": []}])[0].request(SETTINGS)) == {**SETTINGS, "messages": []}
+    histories = histories_of(*steps(3))
+    for history, prompt in zip(histories, prompts_of(histories, TOOLS), strict=True):
+        assert json.loads(prompt.request(SETTINGS)) == {**SETTINGS, "tools": TOOLS, "messages": list(history)}
+    assert "tools" not in json.loads(prompts_of(histories)[0].request(SETTINGS))
+    assert json.loads(prompts_of([[]])[0].request(SETTINGS)) == {**SETTINGS, "messages": []}
 
 
 def test_the_requests_of_a_trace_begin_alike_byte_for_byte() -> None:
-    prompts = prompts_of(states_of(*steps(12)), TOOLS, redactor=new_redactor())
+    prompts = prompts_of(histories_of(*steps(12)), TOOLS, redactor=new_redactor())
     bodies = [prompt.request(SETTINGS) for prompt in prompts]
     for index, body in enumerate(bodies):
         for later in bodies[index + 1 :]:
@@ -71,8 +78,8 @@ def test_the_requests_of_a_trace_begin_alike_byte_for_byte() -> None:
 
 
 def test_cache_marks_change_nothing_but_the_messages_they_stand_on() -> None:
-    states = states_of(*steps(4, text=LONG))
-    prompt = prompts_of(states, TOOLS)[-1]
+    histories = histories_of(*steps(4, text=LONG))
+    prompt = prompts_of(histories, TOOLS)[-1]
     plain, marked = messages_of(prompt.request(SETTINGS)), messages_of(prompt.request(SETTINGS, [0, 3]))
     for index, (before, after) in enumerate(zip(plain, marked, strict=True)):
         if index in (0, 3):
@@ -86,7 +93,7 @@ def test_cache_marks_change_nothing_but_the_messages_they_stand_on() -> None:
 def test_parts_become_text_and_pictures_leave_their_kind() -> None:
     """Nobody could say how many tokens are behind the address of a picture."""
     parts = [{"type": "text", "text": LONG}, {"type": "image_url", "image_url": {"url": "https://h.example/0.png"}}]
-    (prompt,) = prompts_of([TraceState(state_id="s", messages=[{"role": "user", "content": parts}], student_action="")])
+    (prompt,) = prompts_of([[{"role": "user", "content": parts}]])
     (message,) = messages_of(prompt.request(SETTINGS, [0]))
     text = f"{LONG}\n[image]"
     assert message["content"] == [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
@@ -116,11 +123,11 @@ def rewound() -> list[Turn]:
 
 @pytest.mark.parametrize("redacted", [False, True])
 def test_branches_and_compactions_have_the_prompts_of_their_own_histories(redacted: bool) -> None:
-    states = states_of(*rewound())
-    prompts = prompts_of(states, TOOLS, redactor=new_redactor() if redacted else None)
-    for state, prompt in zip(states, prompts, strict=True):
+    histories = histories_of(*rewound())
+    prompts = prompts_of(histories, TOOLS, redactor=new_redactor() if redacted else None)
+    for history, prompt in zip(histories, prompts, strict=True):
         # Asked at the end: prompts made earlier keep what they had, however lists were shared.
-        assert messages_of(prompt.request(SETTINGS)) == list(state["messages"])
+        assert messages_of(prompt.request(SETTINGS)) == list(history)
     chained(prompts)
     assert [prompt.begins_with(prompts[0]) for prompt in prompts] == [True, True, True, True, False, True]
     assert [prompt.begins_with(prompts[2]) for prompt in prompts] == [False, False, True, False, False, True]
@@ -130,36 +137,32 @@ WORDS = st.lists(st.sampled_from("abc"), max_size=5)
 
 
 @given(st.lists(WORDS, min_size=1, max_size=6))
-def test_any_histories_in_any_order(histories: list[list[str]]) -> None:
-    states = [
-        TraceState(state_id=str(n), messages=[{"role": "user", "content": word} for word in words], student_action="")
-        for n, words in enumerate(histories)
-    ]
-    prompts = prompts_of(states, TOOLS)
+def test_any_histories_in_any_order(words: list[list[str]]) -> None:
+    histories = [[{"role": "user", "content": word} for word in some] for some in words]
+    prompts = prompts_of(histories, TOOLS)
     chained(prompts)
-    for words, prompt in zip(histories, prompts, strict=True):
-        assert [message["content"] for message in messages_of(prompt.request(SETTINGS))] == words
-        alone = PromptWriter([], TOOLS).prompt([{"role": "user", "content": word} for word in words])
-        assert alone.digest == prompt.digest
+    for history, prompt in zip(histories, prompts, strict=True):
+        assert messages_of(prompt.request(SETTINGS)) == history
+        assert PromptWriter([], TOOLS).prompt(history).digest == prompt.digest
         # Every byte is counted, and what is counted is in the request.
-        encoded = json.dumps(words and [{"role": "user", "content": word} for word in words], separators=(",", ":"))
-        assert prompt.size == len(json.dumps(TOOLS, separators=(",", ":"))) + len(encoded) - 2 + bool(words)
+        encoded = json.dumps(history, separators=(",", ":"))
+        assert prompt.size == len(json.dumps(TOOLS, separators=(",", ":"))) + len(encoded) - 2 + bool(history)
 
 
 def test_tools_are_part_of_a_digest_and_of_a_size() -> None:
-    states = states_of(*steps(1))
-    without, with_tools = prompts_of(states)[0], prompts_of(states, TOOLS)[0]
+    histories = histories_of(*steps(1))
+    without, with_tools = prompts_of(histories)[0], prompts_of(histories, TOOLS)[0]
     assert without.digest != with_tools.digest
     assert with_tools.size > without.size
     assert not with_tools.begins_with(without)
 
 
 def test_the_same_content_in_other_objects_is_the_same_prompt() -> None:
-    states = states_of(*steps(3))
-    copies = [TraceState(**{**state, "messages": json.loads(json.dumps(list(state["messages"])))}) for state in states]
-    assert [one.digest for one in prompts_of(states, TOOLS)] == [one.digest for one in prompts_of(copies, TOOLS)]
-    mixed = prompts_of([states[0], copies[1], states[2]], TOOLS)
-    assert [one.digest for one in mixed] == [one.digest for one in prompts_of(states, TOOLS)]
+    histories = histories_of(*steps(3))
+    copies = [json.loads(json.dumps(list(history))) for history in histories]
+    digests = [prompt.digest for prompt in prompts_of(histories, TOOLS)]
+    for others in (copies, [histories[0], copies[1], histories[2]]):
+        assert [prompt.digest for prompt in prompts_of(others, TOOLS)] == digests
 
 
 def marked_texts(prompt: Prompt, known: Sequence[Prompt] = ()) -> list[int]:
@@ -174,7 +177,7 @@ def marked_texts(prompt: Prompt, known: Sequence[Prompt] = ()) -> list[int]:
 
 
 def test_marks_stand_behind_the_system_prompt_behind_what_was_sent_and_at_the_end() -> None:
-    prompts = prompts_of(states_of(*steps(5, text=LONG)))
+    prompts = prompts_of(histories_of(*steps(5, text=LONG)))
     # 0 system, 1 user, then an assistant and its result for each step.
     assert marked_texts(prompts[3]) == [0, 7]
     assert marked_texts(prompts[3], prompts[:2]) == [0, 3, 7]
@@ -184,25 +187,26 @@ def test_marks_stand_behind_the_system_prompt_behind_what_was_sent_and_at_the_en
 
 def test_marks_of_a_branch_are_behind_the_beginning_that_is_shared() -> None:
     turns = [*steps(3, text=LONG), Turn("user", "other", follows=2), Turn("assistant", "x"), Turn("user", "more")]
-    prompts = prompts_of(states_of(*turns, Turn("assistant", "y")))
+    prompts = prompts_of(histories_of(*turns, Turn("assistant", "y")))
     assert marked_texts(prompts[4], prompts[:4]) == [0, 4, 6]
     assert marked_texts(prompts[4], prompts[:3]) == [0, 3, 6]
 
 
 def test_no_mark_on_what_is_too_short_or_has_no_text() -> None:
-    assert marked_texts(prompts_of(states_of(*steps(2)))[-1]) == []
+    assert marked_texts(prompts_of(histories_of(*steps(2)))[-1]) == []
     turns = [Turn("user", LONG), Turn("assistant", "a", tool_calls=call("c")), Turn("tool", " \n", tool_call_id="c")]
-    states = states_of(*turns, Turn("assistant", "b"), Turn("assistant", "c"), system="")
-    assert marked_texts(prompts_of(states)[-1]) == [0]
+    histories = histories_of(*turns, Turn("assistant", "b"), Turn("assistant", "c"), system="")
+    assert marked_texts(prompts_of(histories)[-1]) == [0]
     empty = [{"role": "system", "content": ""}, {"role": "assistant", "content": LONG}, {"role": "user", "content": []}]
-    (prompt,) = prompts_of([TraceState(state_id="s", messages=empty, student_action="")])
+    (prompt,) = prompts_of([empty])
     assert prompt.marks([]) == []
 
 
 def test_a_prompt_without_messages_has_no_marks_though_others_share_its_lists() -> None:
-    states = states_of(*steps(2, text=LONG))
-    writer = PromptWriter(states, [{"type": "function", "function": {"name": "x", "description": LONG}}])
-    nothing, _ = writer.prompt([]), writer.prompt(states[0]["messages"])
+    histories = histories_of(*steps(2, text=LONG))
+    tool = {"type": "function", "function": {"name": "x", "description": LONG}}
+    writer = PromptWriter(histories, [tool])
+    nothing, _ = writer.prompt([]), writer.prompt(histories[0])
     assert nothing.marks([]) == []
     assert messages_of(nothing.request(SETTINGS)) == []
 
@@ -226,12 +230,9 @@ def test_a_secret_is_redacted_in_every_place_a_message_has() -> None:
             }
         ],
     }
-    state = TraceState(
-        state_id="s", messages=[message, {"role": "tool", "tool_call_id": "call_1", "content": key}], student_action=""
-    )
+    history = [message, {"role": "tool", "tool_call_id": "call_1", "content": key}]
     tools = [{"type": "function", "function": {"name": "Bash", "description": f"for {key}"}}]
-    writer = PromptWriter([state], tools, new_redactor())
-    prompt = writer.prompt(state["messages"])
+    (prompt,) = prompts_of([history], tools, redactor=new_redactor())
     assert key.encode() not in prompt.request(SETTINGS, [1])
     first, second = messages_of(prompt.request(SETTINGS))
     assert second["tool_call_id"] == first["tool_calls"][0]["id"] == "call_1"
@@ -242,7 +243,7 @@ def test_a_secret_is_redacted_in_every_place_a_message_has() -> None:
 
 
 def test_a_secret_that_only_a_later_message_reveals_is_redacted_in_the_earlier_ones() -> None:
-    states = states_of(
+    histories = histories_of(
         Turn("user", f"try {SECRET} on it"),
         Turn("assistant", f"I try {SECRET}.", tool_calls=call("c", {"command": f"login {SECRET}"})),
         Turn("tool", "ok", tool_call_id="c"),
@@ -250,25 +251,19 @@ def test_a_secret_that_only_a_later_message_reveals_is_redacted_in_the_earlier_o
         Turn("user", f"DB_PASSWORD={SECRET}"),
         Turn("assistant", "thanks"),
     )
-    assert SECRET not in "".join(sent(state, states) for state in states)
-    assert SECRET in sent(states[0]), "the first message alone does not give it away: the test shows nothing"
+    assert SECRET not in "".join(sent(history, histories) for history in histories)
+    assert SECRET in sent(histories[0]), "the first message alone does not give it away: the test shows nothing"
 
 
 def test_a_secret_behind_a_name_that_comes_twice_is_not_sent() -> None:
     key = "ghp_" + "a1B2" * 9
     text = f'{{"command": "{key}", "command": "ls"}}'
-    message = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "Bash", "arguments": text}}],
-    }
-    assert key not in sent(TraceState(state_id="s", messages=[message], student_action=""))
+    assert key not in sent([calling("Bash", text, content="")])
 
 
 def test_messages_that_are_made_anew_are_redacted_too() -> None:
     key = "ghp_" + "a1B2" * 9
-    state = TraceState(state_id="s", messages=[{"role": "user", "content": f"use {key}"}], student_action="")
-    writer = PromptWriter([state], (), new_redactor())
+    writer = PromptWriter([[{"role": "user", "content": f"use {key}"}]], (), new_redactor())
     prompt = writer.prompt([{"role": "user", "content": f"use {key}"}, {"role": "user", "content": f"use {key} now"}])
     assert key.encode() not in prompt.request(SETTINGS)
 
@@ -276,8 +271,10 @@ def test_messages_that_are_made_anew_are_redacted_too() -> None:
 def test_what_is_redacted_stays_json_whatever_the_arguments_hold() -> None:
     key = "ghp_" + "a1B2" * 9
     arguments = {"command": f'curl -H "Authorization: token {key}"\n', "list": [key, {"deep": key}], "n": 1.5, "ö": "€"}
-    states = states_of(Turn("user", "go"), Turn("assistant", tool_calls=call("c", arguments)), Turn("assistant", "b"))
-    body = sent(states[1], states)
+    histories = histories_of(
+        Turn("user", "go"), Turn("assistant", tool_calls=call("c", arguments)), Turn("assistant", "b")
+    )
+    body = sent(histories[1], histories)
     assert key not in body
     safe = json.loads(messages_of(body)[2]["tool_calls"][0]["function"]["arguments"])
     assert list(safe) == list(arguments)
@@ -287,51 +284,102 @@ def test_what_is_redacted_stays_json_whatever_the_arguments_hold() -> None:
 @pytest.mark.parametrize("raw", ['{"command": "ls', "[1]", "ls -l", '{"a": NaN}', '"x"'])
 @pytest.mark.parametrize("redacted", [False, True])
 def test_arguments_that_are_no_json_object_are_sent_in_one(raw: str, redacted: bool) -> None:
-    states = states_of(Turn("user", "go"), Turn("assistant", tool_calls=call("c", raw=raw)), Turn("assistant", "b"))
-    prompt = prompts_of(states, redactor=new_redactor() if redacted else None)[-1]
+    histories = histories_of(
+        Turn("user", "go"), Turn("assistant", tool_calls=call("c", raw=raw)), Turn("assistant", "b")
+    )
+    prompt = prompts_of(histories, redactor=new_redactor() if redacted else None)[-1]
     (made,) = messages_of(prompt.request(SETTINGS))[2]["tool_calls"]
     assert json.loads(made["function"]["arguments"]) == {"malformed_arguments": raw}
 
 
 @pytest.mark.parametrize("given", ["", None, {}])
 def test_no_arguments_are_an_empty_object(given: Any) -> None:
-    message = {
-        "role": "assistant",
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "x", "arguments": given}}],
-    }
-    (prompt,) = prompts_of([TraceState(state_id="s", messages=[message], student_action="")])
+    (prompt,) = prompts_of([[calling("x", given)]])
     assert messages_of(prompt.request(SETTINGS))[0]["tool_calls"][0]["function"] == {"name": "x", "arguments": "{}"}
 
 
 def test_an_empty_list_of_calls_is_not_sent() -> None:
     messages = [{"role": "assistant", "content": "a", "tool_calls": calls} for calls in ([], None)]
-    (prompt,) = prompts_of([TraceState(state_id="s", messages=messages, student_action="")])
+    (prompt,) = prompts_of([messages])
     assert messages_of(prompt.request(SETTINGS)) == [{"role": "assistant", "content": "a"}] * 2
 
 
 def test_unredacted_arguments_are_sent_as_they_are_written() -> None:
     text = '{ "b":1,\n"a":2 }'
-    message = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "x", "arguments": text}}],
-    }
-    (prompt,) = prompts_of([TraceState(state_id="s", messages=[message], student_action="")])
+    message = calling("x", text, content="")
+    (prompt,) = prompts_of([[message]])
     assert messages_of(prompt.request(SETTINGS)) == [message]
 
 
 @pytest.mark.parametrize("redacted", [False, True])
 def test_half_of_a_surrogate_pair_does_not_break_a_request(redacted: bool) -> None:
-    states = states_of(
+    histories = histories_of(
         Turn("user", "cut \ud83d here, whole \U0001f600 there"),
         Turn("assistant", tool_calls=call("c", {"text": "\udc00", "k\ud83d": 1})),
         Turn("tool", "€ \udfff", tool_call_id="c"),
         Turn("assistant", "b"),
     )
-    prompts = prompts_of(states, redactor=new_redactor() if redacted else None)
+    prompts = prompts_of(histories, redactor=new_redactor() if redacted else None)
     messages = messages_of(prompts[1].request(SETTINGS))
     assert messages[1]["content"] == "cut ? here, whole \U0001f600 there"
     assert json.loads(messages[2]["tool_calls"][0]["function"]["arguments"]) == {"text": "?", "k?": 1}
     assert messages[3]["content"] == "€ ?"
     assert prompts[1].begins_with(prompts[0])
     assert json.loads(prompts[0].request(SETTINGS, [1]))["messages"][1]["content"][0]["text"].startswith("cut ?")
+
+
+LETTERS = 5000
+
+
+def prompts(*histories: str) -> list[Prompt]:
+    """A prompt for each word; a letter is a long message that begins with it."""
+    writer = PromptWriter([], ())
+    return [writer.prompt([{"role": "user", "content": letter * LETTERS} for letter in word]) for word in histories]
+
+
+def known_prompts(*answered: tuple[Prompt, int]) -> KnownPrompts:
+    known = KnownPrompts()
+    for prompt, tokens in answered:
+        known.add(prompt, tokens)
+    return known
+
+
+def test_without_knowledge_every_byte_may_be_a_token() -> None:
+    (prompt,) = prompts("ab")
+    assert token_bound(prompt) == KnownPrompts().token_bound(prompt) == prompt.size + 1024
+
+
+def test_where_a_beginning_was_counted_only_the_rest_is_guessed() -> None:
+    a, ab, abc, ax = prompts("a", "ab", "abc", "ax")
+    known = known_prompts((ab, 2500))
+    assert known.token_bound(abc) == 2500 + (abc.size - ab.size) + 256
+    assert known.token_bound(ab) == 2500 + 256
+    known.add(a, 1250)
+    assert known.token_bound(abc) == 2500 + (abc.size - ab.size) + 256  # the longest beginning knows most
+    assert known.token_bound(ax) == 1250 + (ax.size - a.size) + 256
+    assert known.token_bound(a) == 1250 + 256
+
+
+def test_what_is_no_beginning_says_nothing() -> None:
+    ab, abc, xb = prompts("ab", "abc", "xb")
+    assert known_prompts((abc, 10_000), (xb, 10_000)).token_bound(ab) == token_bound(ab)
+
+
+def test_a_count_that_cannot_be_is_not_believed_and_none_raises_the_bound() -> None:
+    a, ab = prompts("a", "ab")
+    for count in (0, a.size // 16, 10 * a.size):
+        assert known_prompts((a, count)).token_bound(ab) == token_bound(ab)
+    assert known_prompts((a, a.size // 16 + 1)).token_bound(ab) < token_bound(ab)
+
+
+def test_only_so_many_prompts_are_remembered() -> None:
+    first, *others = prompts("a", *("b" * length for length in range(1, 65)))
+    known = known_prompts((first, 1250), *((other, other.size) for other in others[:63]))
+    assert known.token_bound(first) == 1250 + 256
+    known.add(others[63], others[63].size)
+    assert known.token_bound(first) == token_bound(first)
+
+
+def test_marks_stand_behind_what_was_answered() -> None:
+    a, _, abc = prompts("a", "ab", "abc")
+    assert known_prompts((a, 1250)).marks(abc) == [0, 2]

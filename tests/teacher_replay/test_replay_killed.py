@@ -18,7 +18,7 @@ from teacher_replay.metered_replays import growing_states, read_ledger, spec_of
 
 from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.teacher_replay.replay import replay_trace
+from composer_replication.teacher_replay.schedule import replay_trace
 
 # isort: split
 from metered_billing import Teacher

@@ -11,13 +11,15 @@ import pytest
 from teacher_replay.loopback_teacher import LoopbackTeachers, states_of
 
 from composer_replication.teacher_replay import replay_trace
-from composer_replication.teacher_replay.prices import NANO, Price, listed_price, per_million
+from composer_replication.teacher_replay.prices import NANO, Price, listed_price, to_nano
 from composer_replication.teacher_replay.teachers import (
     DEFAULT_TEACHERS,
     OPENROUTER,
     TeacherError,
     load_teachers,
+    model_families,
     resolve_teachers,
+    shared_family,
 )
 
 LOCAL = "http://127.0.0.1:8000/v1"
@@ -73,12 +75,12 @@ def test_prices_of_ones_own_come_before_the_listed_ones() -> None:
     listed = listed_price("anthropic/claude-opus-4.7", None)
     name = {"model": "anthropic/claude-opus-4.7"}
     output = one(**name, output_per_mtok=7)
-    assert output.price == Price(listed.input, per_million(7), listed.cached_input, listed.cache_write)
+    assert output.price == Price(listed.input, to_nano(7), listed.cached_input, listed.cache_write)
     cached = one(**name, cached_input_per_mtok=0)
     assert cached.price == Price(listed.input, listed.output, 0, listed.cache_write)
     # Another price of the input says that the listed ones of its parts do not hold either.
     assert one(**name, input_per_mtok=8, cache_control=False).price == Price(
-        per_million(8), listed.output, per_million(8), per_million(8)
+        to_nano(8), listed.output, to_nano(8), to_nano(8)
     )
     everything = one(
         model="nobody-knows-it",
@@ -87,15 +89,15 @@ def test_prices_of_ones_own_come_before_the_listed_ones() -> None:
         cached_input_per_mtok=0.5,
         cache_write_per_mtok=1.5,
     )
-    assert everything.price == Price(*map(per_million, (1, 2, 0.5, 1.5)))
+    assert everything.price == Price(*map(to_nano, (1, 2, 0.5, 1.5)))
 
 
 def test_where_caches_are_asked_for_a_token_that_goes_into_them_costs_more_unless_its_price_is_given() -> None:
     prices = {"input_per_mtok": 4, "output_per_mtok": 8}
-    assert one(**prices, cache_control=True).price.cache_write == per_million(5)
-    assert one(**prices, family="claude").price.cache_write == per_million(5)
-    assert one(**prices, cache_control=False, family="claude").price.cache_write == per_million(4)
-    assert one(**prices, cache_control=True, cache_write_per_mtok=4).price.cache_write == per_million(4)
+    assert one(**prices, cache_control=True).price.cache_write == to_nano(5)
+    assert one(**prices, family="claude").price.cache_write == to_nano(5)
+    assert one(**prices, cache_control=False, family="claude").price.cache_write == to_nano(4)
+    assert one(**prices, cache_control=True, cache_write_per_mtok=4).price.cache_write == to_nano(4)
 
 
 @pytest.mark.parametrize(
@@ -312,3 +314,63 @@ def test_the_window_is_the_specs_or_the_lists() -> None:
     assert listed.context_window is not None
     assert listed.context_window > 100_000
     assert (own.context_window, unknown.context_window) == (1000, None)
+
+
+NAMES = {
+    "claude": [
+        "claude-opus-4-5-20251101",
+        "anthropic/claude-opus-4.7",
+        "anthropic/claude-3.5-sonnet:beta",
+        "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "sonnet",
+        "anthropic/something-new",
+    ],
+    "gpt": [
+        "gpt-5.1-codex-max",
+        "openai/gpt-4o",
+        "o3",
+        "o4-mini",
+        "openai/gpt-oss-120b",
+        "chatgpt-4o-latest",
+        "azure/gpt-4.1",
+    ],
+    "deepseek": ["deepseek/deepseek-v4-pro", "accounts/fireworks/models/deepseek-v3", "deepseek-chat"],
+    "qwen": ["Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-coder:7b", "qwq-32b", "qwen3-coder"],
+    "llama": ["meta-llama/Llama-3.1-8B-Instruct", "llama3.1:8b", "codellama-34b", "nvidia/llama-3.1-nemotron-70b"],
+    "mistral": ["mistral-large", "mistralai/Mixtral-8x7B", "codestral-latest", "devstral-small", "ministral-8b"],
+    "gemini": ["google/gemini-2.5-pro", "gemma-3-27b-it", "models/gemini-1.5-flash"],
+    "kimi": ["moonshotai/kimi-k2", "kimi-k2.5", "moonshot-v1-8k"],
+    "glm": ["z-ai/glm-4.7", "glm-4.6", "chatglm3-6b"],
+    "grok": ["x-ai/grok-code-fast-1", "grok-4"],
+    "composer": ["cursor/composer-2.5"],
+}
+
+
+@pytest.mark.parametrize(("family", "name"), [(family, name) for family, names in NAMES.items() for name in names])
+def test_a_name_tells_the_family(family: str, name: str) -> None:
+    assert model_families(name) == {family}
+    assert model_families(name.upper()) == {family}
+
+
+@pytest.mark.parametrize("name", ["", "my-finetune", "<synthetic>", "o200k", "unknown/model", "gptzero-like", "photon"])
+def test_a_name_that_says_nothing_is_of_no_family(name: str) -> None:
+    assert not model_families(name)
+
+
+def test_a_distilled_model_is_of_both_families() -> None:
+    assert model_families("deepseek/deepseek-r1-distill-qwen-32b") == {"deepseek", "qwen"}
+    assert shared_family(model_families("deepseek/deepseek-r1-distill-qwen-32b"), ["qwen2.5-coder"]) == "qwen"
+    assert shared_family(model_families("deepseek/deepseek-r1-distill-qwen-32b"), ["deepseek-v3"]) == "deepseek"
+    assert shared_family(model_families("deepseek/deepseek-r1-distill-qwen-32b"), ["llama-3"]) is None
+
+
+def test_of_several_names_the_first_counts() -> None:
+    assert model_families("qwen-2-llama-merge") == {"qwen"}
+
+
+def test_a_teacher_of_the_students_family() -> None:
+    assert shared_family(model_families("anthropic/claude-opus-4.7"), ["claude-opus-4-5-20251101"]) == "claude"
+    assert shared_family(model_families("anthropic/claude-opus-4.7"), [None, "gpt-5", "claude-haiku-4-5"]) == "claude"
+    assert shared_family(model_families("openai/gpt-5"), ["claude-opus-4-5-20251101"]) is None
+    assert shared_family(model_families("openai/gpt-5"), []) is None
+    assert shared_family(model_families("other-finetune"), ["my-finetune", None]) is None

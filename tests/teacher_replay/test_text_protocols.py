@@ -17,9 +17,9 @@ from composer_replication.ingestion.reading import read_traces
 from composer_replication.teacher_replay.pairs import extract_pairs_with_report
 from composer_replication.teacher_replay.preference import preference_row
 from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay, open_replay, replay_trace
+from composer_replication.teacher_replay.replay_files import StateOptions, TraceToReplay, trace_to_replay
 from composer_replication.teacher_replay.replay_report import ReplayReport
-from composer_replication.teacher_replay.sources import StateOptions, trace_to_replay
+from composer_replication.teacher_replay.schedule import ReplayOptions, open_replay, replay_trace
 from composer_replication.teacher_replay.teachers import resolve_teachers
 from composer_replication.teacher_replay.tool_schemas import complete_tools
 
@@ -89,7 +89,7 @@ def read(protocol: str, folder: Path) -> tuple[TraceToReplay, Block, list[dict[s
 def replayed(trace: TraceToReplay, specs: list[Any], **options: Any) -> tuple[list[TeacherCallResult], ReplayReport]:
     async def run() -> tuple[list[TeacherCallResult], ReplayReport]:
         async with open_replay(resolve_teachers(specs), ReplayOptions(backoff=0.0, **options)) as replay:
-            rows = [row async for rows in replay.run([trace]) for row in rows]
+            rows = [row.result() async for rows in replay.run([trace]) for row in rows]
         return rows, replay.report
 
     return asyncio.run(run())
@@ -135,13 +135,13 @@ def test_a_block_and_the_students_call_are_compared_as_commands(protocol: str, t
     use = report.teachers["words"]
     assert (use.unusable, use.answered, use.unusable_cost > 0) == (2, 0, True)
 
-    tools = complete_tools(trace.tools, trace.states)
-    found = extract_pairs_with_report(trace.states, rows, agreement="action", tools=tools)
+    tools = complete_tools(trace.tools, trace.steps)
+    found = extract_pairs_with_report([step.state() for step in trace.steps], rows, agreement="action", tools=tools)
     # The first is what the student did, in another spelling.
     assert (found.student_supported, found.pair_count, found.failed_rows) == (1, 1, 2)
     (pair,) = found.pairs
     # The history and both sides as training has them: the text as it was written, and the call in it.
-    assert pair["state_messages"] is trace.states[1]["messages"]
+    assert pair["state_messages"] is trace.steps[1].messages
     row = preference_row(pair)
     for side, command in ((row["prompt"][2], "ls -l"), (row["rejected"][0], "cat a.py"), (row["chosen"][0], "head")):
         assert block(command).rstrip("`\n").split("</")[0].rstrip() in side["content"]
@@ -232,7 +232,7 @@ def test_what_is_sent_is_redacted_in_this_form_too(tmp_path: Path) -> None:
 
 def test_states_alone_need_to_be_told_the_protocol(tmp_path: Path) -> None:
     trace, block, _ = read("single_bash_code_block", tmp_path)
-    states = list(trace.states)
+    states = [step.state() for step in trace.steps]
 
     def asked(_: Asked) -> str:
         return block("ls")

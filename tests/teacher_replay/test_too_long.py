@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from teacher_replay.loopback_teacher import Bare, EndlessModels, LoopbackTeachers, states_of
+from teacher_replay.loopback_teacher import Bare, EndlessModels, LoopbackTeachers, states_of, to_replay
 from teacher_replay.metered_replays import growing_states, spec_of
 
 from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.teacher_replay.refusals import is_too_long
-from composer_replication.teacher_replay.replay import ReplayOptions, TraceToReplay, open_replay
+from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import TeacherUse
+from composer_replication.teacher_replay.schedule import ReplayOptions, open_replay
 from composer_replication.teacher_replay.teachers import resolve_teachers
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -28,7 +28,7 @@ def replay(
 ) -> tuple[dict[str, TeacherCallResult], TeacherUse, dict[str, Any]]:
     async def run() -> tuple[dict[str, TeacherCallResult], TeacherUse, dict[str, Any]]:
         async with open_replay(resolve_teachers([spec]), ReplayOptions(backoff=0.0, **options)) as opened:
-            rows = {row["state_id"]: row async for some in opened.run(traces) for row in some}
+            rows = {row.state_id: row.result() async for some in opened.run(traces) for row in some}
         return rows, opened.report.teachers["a"], opened.report.as_dict()
 
     return asyncio.run(run())
@@ -43,7 +43,7 @@ def traces_of(count: int, states: int, letters: int = 1000) -> list[TraceToRepla
             first = {"role": "system", "content": f"trace {number}"}
             state["messages"] = [first, *state["messages"]]
             state["state_id"] = f"{number}::{index:04d}"
-        made.append(TraceToReplay(str(number), grown))
+        made.append(to_replay(str(number), grown))
     return made
 
 
@@ -85,7 +85,7 @@ def test_the_tokens_that_were_counted_tell_what_fits() -> None:
     # would take them all.
     teacher = Teacher(bytes_per_token=2.0, context_length=9000)
     traces = traces_of(1, 40, letters=1000)
-    assert sum(len(message["content"]) for message in traces[0].states[-1]["messages"]) < 9000 * 6
+    assert sum(len(message["content"]) for message in traces[0].steps[-1].messages) < 9000 * 6
     with MeteredServer({"a": teacher}) as server:
         _, use, _ = replay(spec_of(server, "a", teacher), traces, concurrency=1)
     assert server.meter.requests == use.answered > 0
@@ -101,52 +101,8 @@ def test_a_window_that_is_not_told_is_looked_for_once() -> None:
 
 def test_a_server_without_a_list_of_models_answers_all_the_same() -> None:
     with LoopbackTeachers() as server:
-        _, use, _ = replay(server.spec("a"), [TraceToReplay("t", states_of("one", "two"))])
+        _, use, _ = replay(server.spec("a"), [to_replay("t", states_of("one", "two"))])
     assert use.answered == 2
-
-
-@pytest.mark.parametrize(
-    ("status", "text"),
-    [
-        (400, "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens"),
-        (400, "`max_tokens` must be <= 8192: its maximum is less than the `context_window` for this model"),
-        (400, "Invalid request: max_tokens exceeds the maximum output tokens of this model"),
-        (400, "tools.0.name: String should match pattern"),
-        (400, "Number of tools (150) exceeds maximum limit of 128"),
-        (400, "Invalid request: tool name exceeds maximum length of 64"),
-        (400, "Unrecognized parameter: context_window"),
-        (400, "request exceeds your monthly limit"),
-        (429, "You exceeded your quota: maximum number of tokens per day"),
-        (429, "Rate limit reached for requests"),
-        (401, "maximum context length"),
-        (503, "the prompt is too long"),
-    ],
-)
-def test_other_refusals_are_no_matter_of_length(status: int, text: str) -> None:
-    assert not is_too_long(status, {"error": {"message": text}})
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        {"error": {"code": "context_length_exceeded", "message": "no"}},
-        {"error": {"code": "model_max_prompt_tokens_exceeded", "message": "no"}},
-        {"error": {"code": 1261, "message": "\u8d85\u957f"}},
-        {"error": "context_length_exceeded"},
-        {"object": "error", "message": "This model's maximum context length is 10 tokens", "code": 40303},
-        {"detail": "prompt too long"},
-        {"detail": [{"msg": "prompt too long"}]},
-        {"error": "Input validation error: `inputs` must have less than 4096 tokens"},
-        {"error": {"message": "Input token length too long"}},
-        {"error": {"message": "Total tokens of image and text exceed max message tokens"}},
-        {"message": "length of prompt_tokens (9000) must be less than max_seq_len (8192)"},
-        {"error": {"message": "maximum context length is 10 tokens. However, you requested 12 (2 of tool input)"}},
-        {"error": {"message": "'max_tokens' is too large: 9. The maximum context length is 9, the input has 4 tokens"}},
-    ],
-)
-def test_errors_of_other_shapes(reply: dict[str, Any]) -> None:
-    assert is_too_long(400, reply)
-    assert is_too_long(500, reply)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +117,7 @@ def test_errors_of_other_shapes(reply: dict[str, Any]) -> None:
 def test_bodies_of_other_shapes(said: Bare) -> None:
     priced = {"input_per_mtok": 1.0, "output_per_mtok": 1.0}
     with LoopbackTeachers(lambda _: said) as server:
-        _, use, _ = replay(server.spec("a", **priced), [TraceToReplay("t", states_of("one"))])
+        _, use, _ = replay(server.spec("a", **priced), [to_replay("t", states_of("one"))])
     assert (use.too_long, use.failed, use.cost, len(server.asked)) == (1, 0, 0, 1)
 
 
@@ -175,7 +131,7 @@ def test_a_list_of_models_that_does_not_end_holds_up_nobody_else() -> None:
     async def run(specs: list[Any]) -> None:
         options = ReplayOptions(backoff=0.0, max_retries=0)
         async with open_replay(resolve_teachers(specs), options, on_result=note) as opened:
-            async for _ in opened.run([TraceToReplay("t", states_of("one"))]):
+            async for _ in opened.run([to_replay("t", states_of("one"))]):
                 pass
 
     with LoopbackTeachers() as server, EndlessModels() as endless:
@@ -186,5 +142,5 @@ def test_a_list_of_models_that_does_not_end_holds_up_nobody_else() -> None:
 def test_a_list_of_models_that_never_ends_is_given_up() -> None:
     with EndlessModels() as endless:
         spec = {"slug": "a", "base_url": endless.url}
-        _, use, _ = replay(spec, [TraceToReplay("t", states_of("one"))], timeout=0.3, max_retries=0)
+        _, use, _ = replay(spec, [to_replay("t", states_of("one"))], timeout=0.3, max_retries=0)
     assert (use.failed, use.too_long) == (1, 0)

@@ -14,21 +14,21 @@ from jsonschema import Draft202012Validator
 from composer_replication.ingestion import ReadOptions, read_traces
 from composer_replication.teacher_replay.prompts import PromptWriter
 from composer_replication.teacher_replay.tool_schemas import complete_tools, infer_tools, offered_tools
-from composer_replication.traces import Source, ToolCall, Trace, TraceState, Turn, dump_json
+from composer_replication.traces import Source, Step, ToolCall, Trace, Turn, dump_json
 
 
-def states_of(*calls: tuple[str, Any]) -> list[TraceState]:
+def steps_of(*calls: tuple[str, Any]) -> list[Step]:
     """A trace with one call a turn; arguments that are a text are none that can be read."""
     turns = [Turn("user", "go on")]
     for number, (name, arguments) in enumerate(calls):
         raw = arguments if isinstance(arguments, str) else None
         turns.append(Turn("assistant", tool_calls=[ToolCall(f"c{number}", name, {} if raw else arguments, raw)]))
         turns.append(Turn("tool", "done", tool_call_id=f"c{number}"))
-    return list(Trace("t", turns, Source("t.jsonl", "test")).states())
+    return list(Trace("t", turns, Source("t.jsonl", "test")).steps())
 
 
 def schema(*arguments: Any) -> dict[str, Any]:
-    (tool,) = infer_tools(states_of(*(("Tool", one) for one in arguments)))
+    (tool,) = infer_tools(steps_of(*(("Tool", one) for one in arguments)))
     parameters: dict[str, Any] = tool["function"]["parameters"]
     return parameters
 
@@ -67,20 +67,20 @@ def test_required_is_what_every_call_has() -> None:
 
 
 def test_tools_are_sorted_by_name_whatever_their_order_in_the_trace() -> None:
-    tools = infer_tools(states_of(("Write", {"path": "a"}), ("Bash", {"command": "ls"}), ("Read", {})))
+    tools = infer_tools(steps_of(("Write", {"path": "a"}), ("Bash", {"command": "ls"}), ("Read", {})))
     assert [tool["function"]["name"] for tool in tools] == ["Bash", "Read", "Write"]
     assert {tool["type"] for tool in tools} == {"function"}
 
 
 def test_the_last_action_counts_though_no_history_has_it() -> None:
-    states = states_of(("Bash", {"command": "ls"}), ("Finish", {"answer": "yes"}))
-    assert "Finish" not in str([list(state["messages"]) for state in states])
-    assert [tool["function"]["name"] for tool in infer_tools(states)] == ["Bash", "Finish"]
+    steps = steps_of(("Bash", {"command": "ls"}), ("Finish", {"answer": "yes"}))
+    assert "Finish" not in str([list(step.messages) for step in steps])
+    assert [tool["function"]["name"] for tool in infer_tools(steps)] == ["Bash", "Finish"]
 
 
 @pytest.mark.parametrize("name", ["", "a tool", "functions.shell", "läuft", "x" * 65, "a/b", "a\n"])
 def test_a_name_that_endpoints_refuse_is_left_out(name: str) -> None:
-    assert infer_tools(states_of((name, {"a": 1}), ("x" * 64, {}))) == infer_tools(states_of(("x" * 64, {})))
+    assert infer_tools(steps_of((name, {"a": 1}), ("x" * 64, {}))) == infer_tools(steps_of(("x" * 64, {})))
     assert complete_tools([{"name": name}], []) == []
 
 
@@ -92,7 +92,7 @@ def test_a_parameter_that_endpoints_refuse_is_left_out_and_the_tool_stays() -> N
 
 
 def test_calls_whose_arguments_cannot_be_read_say_nothing() -> None:
-    assert infer_tools(states_of(("Bash", '{"command": "ls'), ("Read", "[1]"))) == []
+    assert infer_tools(steps_of(("Bash", '{"command": "ls'), ("Read", "[1]"))) == []
     assert schema({"a": 1}, '{"b": 2')["required"] == ["a"]
 
 
@@ -104,16 +104,16 @@ def test_no_value_of_any_step_is_in_a_schema() -> None:
         "n": 8675309,
         "deep": [[{"k": "TELLTALE"}]],
     }
-    text = dump_json(infer_tools(states_of(("Tool", values), ("Tool", {**values, "s": "TELLTALE too"}))))
+    text = dump_json(infer_tools(steps_of(("Tool", values), ("Tool", {**values, "s": "TELLTALE too"}))))
     assert "TELLTALE" not in text
     assert "8675309" not in text
 
 
 def test_the_order_of_the_steps_does_not_matter() -> None:
     calls = [("Bash", {**({"all": True} if number > 2 else {}), "command": f"ls {number}"}) for number in range(6)]
-    states = [TraceState(**{**state, "messages": []}) for state in states_of(*calls)]
+    steps = [step._replace(messages=[]) for step in steps_of(*calls)]
     # As text: prompts begin alike byte for byte.
-    assert dump_json(infer_tools(list(reversed(states)))) == dump_json(infer_tools(states))
+    assert dump_json(infer_tools(list(reversed(steps)))) == dump_json(infer_tools(steps))
 
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -132,7 +132,7 @@ SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "require
     ],
 )
 def test_a_given_definition_of_any_form_becomes_the_one_that_endpoints_take(given: dict[str, Any]) -> None:
-    assert complete_tools([given], states_of(("Read", {"other": 1}))) == [
+    assert complete_tools([given], steps_of(("Read", {"other": 1}))) == [
         {"type": "function", "function": {"name": "Read", "description": "Reads.", "parameters": SCHEMA}}
     ]
 
@@ -146,10 +146,10 @@ def test_what_no_endpoint_does_without_is_filled_in(given: dict[str, Any]) -> No
 
 
 def test_calls_are_looked_at_only_if_no_definition_can_be_used() -> None:
-    states = states_of(("Bash", {"command": "ls"}), ("Zap", {}), ("Read", {}))
+    steps = steps_of(("Bash", {"command": "ls"}), ("Zap", {}), ("Read", {}))
 
     def names(*given: dict[str, Any]) -> list[str]:
-        return [tool["function"]["name"] for tool in complete_tools(given, states)]
+        return [tool["function"]["name"] for tool in complete_tools(given, steps)]
 
     # A call of a tool that the agent did not have is one that the student made up.
     assert names({"name": "Zap"}, {"no": "name"}, {"name": "Unused"}) == ["Zap", "Unused"]
@@ -183,8 +183,8 @@ def test_messages_that_are_made_anew_are_all_looked_at() -> None:
         return {"role": "assistant", "content": "", "tool_calls": [call]}
 
     texts = [json.dumps(message(number)) for number in range(20)]
-    state = TraceState(state_id="s", messages=MadeAnew(texts), student_action="")
-    assert [tool["function"]["name"] for tool in infer_tools([state])] == [f"Tool{number:02d}" for number in range(20)]
+    step = Step("s", MadeAnew(texts), Turn("assistant"))
+    assert [tool["function"]["name"] for tool in infer_tools([step])] == [f"Tool{number:02d}" for number in range(20)]
 
 
 # The tools of a trace, as its agent's log shows it.
@@ -313,8 +313,8 @@ def test_a_freeform_patch_is_a_call_of_a_tool_that_is_offered(tmp_path: Path) ->
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]}
     trace = codex_trace(tmp_path, call, output, said)
     schema = by_name(trace)["apply_patch"]["parameters"]
-    *_, state = trace.states()
-    prompt = PromptWriter([state], offered_tools(trace)).prompt(state["messages"])
+    *_, step = trace.steps()
+    prompt = PromptWriter([step.messages], offered_tools(trace)).prompt(step.messages)
     (sent,) = (one for message in prompt.messages for one in message.get("tool_calls", ()))
     arguments = json.loads(sent["function"]["arguments"])
     assert arguments == {"input": PATCH}
@@ -349,4 +349,4 @@ def test_of_an_unknown_agent_the_calls_tell() -> None:
         Turn("assistant", tool_calls=[ToolCall("c", "Made", {}), ToolCall("d", "Last", raw_arguments="{")]),
     ]
     trace = Trace("t", turns, Source("t.jsonl", "test"))
-    assert offered_tools(trace) == infer_tools(states_of(("Zap", {"n": 1})))
+    assert offered_tools(trace) == infer_tools(steps_of(("Zap", {"n": 1})))

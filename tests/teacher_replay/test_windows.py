@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.teacher_replay.windows import Windows
+from composer_replication.teacher_replay.schedule import Windows
 
 
 async def settle() -> None:

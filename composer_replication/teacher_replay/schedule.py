@@ -1,7 +1,7 @@
-"""Replay: every state of a trace with every teacher, as fast as limits allow, within a budget.
+"""The scheduler of a replay: every step of a trace with every teacher, as fast as limits allow, within a budget.
 
-Calls are scheduled so that a provider's prompt cache is used: within a trace, states go in order, the first call of a
-trace to a teacher goes alone, and of several traces each has a few states under way rather than one trace all of them.
+Calls are scheduled to use a provider's prompt cache: the steps of a trace go in order, the first call of a trace to a
+teacher goes alone, and several traces share the calls in flight.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import math
 import os
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,67 +19,52 @@ from typing import Any
 
 from composer_replication._arguments import check_keywords, keywords_of
 from composer_replication.ingestion.shell_commands import PROTOCOLS
-from composer_replication.teacher_replay.answers import AnswerReader, Reading
-from composer_replication.teacher_replay.calls import Called, Caller, CallRules
+from composer_replication.teacher_replay.answers import AnswerReader, GateChoice, Reading, StepGate, gate_for
+from composer_replication.teacher_replay.calls import Called, Caller, CallRules, LedgerThread
 from composer_replication.teacher_replay.client import TeacherClient
-from composer_replication.teacher_replay.families import shared_family
-from composer_replication.teacher_replay.gate_settings import gate_settings
-from composer_replication.teacher_replay.gating import Gate, GateChoice, gate_for
-from composer_replication.teacher_replay.known_prompts import KnownPrompts
-from composer_replication.teacher_replay.ledger_thread import LedgerThread
+from composer_replication.teacher_replay.gate_settings import GateSettings, gate_settings
+from composer_replication.teacher_replay.ledger import Answer
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for
-from composer_replication.teacher_replay.prices import cap_of, to_usd
-from composer_replication.teacher_replay.prompts import Prompt, PromptWriter
-from composer_replication.teacher_replay.records import TeacherCallResult, check_state
-from composer_replication.teacher_replay.redaction import new_redactor
+from composer_replication.teacher_replay.prices import Tokens, cap_of, to_usd
+from composer_replication.teacher_replay.prompts import KnownPrompts, Prompt, PromptWriter, new_redactor
+from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow, check_state
+from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import ReplayReport
 from composer_replication.teacher_replay.teachers import (
     DEFAULT_TEACHERS,
-    Teacher,
+    RemoteTeacher,
     TeacherSpec,
     resolve_teachers,
+    same_family,
 )
 from composer_replication.teacher_replay.tool_schemas import complete_tools
-from composer_replication.teacher_replay.windows import Windows
-from composer_replication.traces import TraceState
+from composer_replication.traces import Step, TraceState, Turn
 
-# Traces under way at once: enough to keep every teacher busy while each trace goes on almost in order. Memory holds all
-# of each; twice as many would save another twentieth of the dollars.
+# Traces in progress at once: enough to keep every teacher busy while each trace proceeds almost in order. All of them
+# are in memory; twice as many would save another 5 % of the cost.
 _TRACES_AT_ONCE = 4
-
-
-@dataclass(frozen=True)
-class TraceToReplay:
-    """The states of one trace, the tools that its agent had (without any, they are inferred from its calls), and the
-    models that were the student in it, as far as the log knows them. `protocol` says how an agent without tool calls
-    writes its commands (`Trace.meta["text_protocol"]`): its teachers get texts and no tools, and answer in kind."""
-
-    trace_id: str
-    states: Sequence[TraceState]
-    tools: Sequence[dict[str, Any]] = ()
-    student_models: Sequence[str] = ()
-    protocol: str | None = None
+_NO_ANSWER = Answer(Turn("assistant"), "", Tokens(), 0, 0.0)
 
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How to replay.
+    """Options of a replay.
 
     Args:
-        max_total_usd: the cap on what the ledger's `budget` may cost in all, earlier runs on it included.
+        max_total_usd: the cap on the total cost of the ledger's `budget`, earlier runs included.
         ledger: the SQLite file of calls and answers; None keeps them in memory, and a second run pays again.
-        budget: the name under which spending is added up; a new name starts from 0, the answers stay shared.
+        budget: the name of the account for spending; a new name starts from 0, answers are shared.
         gate: "none" asks every teacher at once; "sequential" asks the cheapest first, and stops when the outcome is
             decided; a callable decides before every teacher.
-        agreement, agreement_threshold, min_margin: what the sequential gate takes for agreement; rows keep it, and
-            `extract_dpo_pairs` goes by the same `agreement`, and warns if its threshold or margin is another.
+        agreement, agreement_threshold, min_margin: the rule of the sequential gate; rows keep it, and
+            `extract_dpo_pairs` uses the same `agreement`, and warns if its threshold or margin differs.
         concurrency: calls in flight per teacher, unless its spec says otherwise.
         total_concurrency: calls in flight in all; None sets no further limit.
-        timeout: seconds that one try may take.
+        timeout: seconds for one try.
         max_retries: tries after the first. backoff: seconds before the first of them.
-        give_up_after: failed calls in a row after which a teacher is left alone.
-        redact: what leaves the machine is redacted; False sends messages as they are.
-        exclude_same_family: do not ask teachers that are of the student's model family.
+        give_up_after: consecutive failed calls after which a teacher is not asked any more.
+        redact: redact secrets in everything that is sent; False sends messages as they are.
+        exclude_same_family: do not ask teachers of the student's model family.
         expected_output_tokens: for estimates only.
     """
 
@@ -143,44 +129,46 @@ async def replay_trace(
         options: see `ReplayOptions`.
 
     Returns:
-        Rows in the order of the states, and of the teachers within each; none for calls that were not made, for want
-        of money or because the gate found them needless.
+        Rows in the order of the states, and of the teachers within each; none for calls that were not made because of
+        the budget or the gate.
 
     Raises:
-        MissingKeyError (a RuntimeError): a teacher needs a key that is nowhere to be found.
+        MissingKeyError (a RuntimeError): a teacher's key was not found.
         ValueError: no states, or a state, a teacher or an option that is wrong.
         TypeError: an option that does not exist.
         LedgerError: the ledger cannot be used.
     """
     if protocol is not None and protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {', '.join(map(repr, PROTOCOLS))}, not {protocol!r}")
-    trace = TraceToReplay("trace", list(states), tools, protocol=protocol)
-    if not trace.states:
-        raise ValueError("there are no states: replay needs at least one turn of an assistant")
-    for number, state in enumerate(trace.states):
+    steps = []
+    for number, state in enumerate(states):
         check_state(state, f"states[{number}]")
+        steps.append(Step.of(state))
+    if not steps:
+        raise ValueError("there are no states: replay needs at least one turn of an assistant")
     check_keywords("replay_trace", options, keywords_of(ReplayOptions))
     settings = ReplayOptions(max_total_usd=max_total_usd, **options)
     resolved = resolve_teachers(teachers, api_key=api_key, env_file=env_file)
     async with open_replay(resolved, settings, on_result=on_result) as replay:
-        return [row async for rows in replay.run([trace]) for row in rows]
+        trace = TraceToReplay("trace", steps, tools, protocol=protocol)
+        return [row.result() async for rows in replay.run([trace]) for row in rows]
 
 
 @asynccontextmanager
 async def open_replay(
-    teachers: Sequence[Teacher],
+    teachers: Sequence[RemoteTeacher],
     options: ReplayOptions,
     *,
     on_result: Callable[[TeacherCallResult], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[Replay]:
-    """A replay with its ledger and its connections, closed at the end; calls that are then under way are in doubt.
+    """Open a replay with its ledger and connections, closed at the end; calls in flight at that point are in doubt.
 
-    `stop` ends it early: no call is begun any more, those under way are waited for and stored.
+    `stop` ends it early: no new call begins, those in flight are waited for and stored.
     """
     for teacher in teachers:
         teacher.require_key()
-    # Before there is a ledger: what is wrong with the gate leaves none behind.
+    # Before the ledger is made: a wrong gate must not leave a file.
     gate = gate_for(
         options.gate,
         lambda: comparer_for(options.agreement),
@@ -205,7 +193,7 @@ async def open_replay(
 
 @dataclass
 class _Running:
-    """A trace under way: its prompts, and what each teacher knows of them."""
+    """A trace in progress: its prompts, and what each teacher has seen of them."""
 
     trace: TraceToReplay
     writer: PromptWriter
@@ -215,22 +203,22 @@ class _Running:
 
 
 class _NotAsked(Enum):
-    """Why there is no row."""
+    """The reason for a missing row."""
 
     NO_ROOM = "the cap"
     STOPPED = "the run is to end"
 
 
 class Replay:
-    """Replays traces; `report` has the figures, also of a run that was stopped, and the balance once it is closed."""
+    """Replays traces; `report` has the figures, also of a stopped run, and the balance after `close`."""
 
     def __init__(
         self,
-        teachers: Sequence[Teacher],
+        teachers: Sequence[RemoteTeacher],
         options: ReplayOptions,
         client: TeacherClient,
         ledger: LedgerThread,
-        gate: Gate | None,
+        gate: StepGate | None,
         *,
         on_result: Callable[[TeacherCallResult], None] | None = None,
         stop: asyncio.Event | None = None,
@@ -257,30 +245,30 @@ class Replay:
         self._all_slots = asyncio.Semaphore(options.total_concurrency or sum(limits.values()))
         self._windows = Windows(sum(limits.values()))
         self._failures_in_a_row: dict[str, int] = {}
-        self._runs: list[AsyncGenerator[list[TeacherCallResult], None]] = []
-        self._tasks: set[asyncio.Task[list[TeacherCallResult]]] = set()
+        self._runs: list[AsyncGenerator[list[TeacherRow], None]] = []
+        self._tasks: set[asyncio.Task[list[TeacherRow]]] = set()
 
-    def run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherCallResult], None]:
-        """The rows of each trace, as traces are done; only a few traces are in memory at once.
+    def run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherRow], None]:
+        """Yield the rows of each trace as it finishes; only a few traces are in memory at once.
 
-        A state that `stop` cut short has no rows, as half of the votes would be a wrong result; what was answered is in
-        the ledger.
+        A step that `stop` interrupted has no rows, as half of the votes would be a wrong result; its answers are in the
+        ledger.
         """
         self._runs.append(self._run(traces))
         return self._runs[-1]
 
     async def close(self) -> None:
-        """End what still runs, as behind a loop that was left early, and take the balance."""
+        """Cancel what still runs, as after a loop that was left early, and take the balance."""
         await _cancel(self._tasks)
         for run in self._runs:
             with suppress(RuntimeError):  # somebody is still waiting for its rows, and learns that it has ended
                 await run.aclose()
         self.report.balance = await self._ledger.do(self._ledger.ledger.balance, self._options.budget)
 
-    async def _run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherCallResult], None]:
+    async def _run(self, traces: Iterable[TraceToReplay]) -> AsyncGenerator[list[TeacherRow], None]:
         waiting = iter(traces)
-        running: set[asyncio.Task[list[TeacherCallResult]]] = set()
-        done: set[asyncio.Task[list[TeacherCallResult]]] = set()
+        running: set[asyncio.Task[list[TeacherRow]]] = set()
+        done: set[asyncio.Task[list[TeacherRow]]] = set()
         try:
             while True:
                 while len(running) < _TRACES_AT_ONCE and not self._stop.is_set():
@@ -300,27 +288,27 @@ class Replay:
             await _cancel(done | running)
             self.report.stopped = self._stop.is_set()
 
-    async def _trace(self, trace: TraceToReplay) -> list[TeacherCallResult]:
+    async def _trace(self, trace: TraceToReplay) -> list[TeacherRow]:
         teachers = self._teachers_for(trace)
-        tools = complete_tools(trace.tools, trace.states)
+        tools = complete_tools(trace.tools, trace.steps)
         redactor = new_redactor() if self._options.redact else None
-        writer = PromptWriter(trace.states, tools, redactor, trace.protocol)
+        writer = PromptWriter((step.messages for step in trace.steps), tools, redactor, trace.protocol)
         running = _Running(trace, writer, AnswerReader(tools, trace.protocol))
         for teacher in teachers:
             running.known[teacher.slug] = KnownPrompts()
         self.report.traces += 1
         number = self.report.traces
-        tasks: list[asyncio.Task[list[TeacherCallResult]]] = []
+        tasks: list[asyncio.Task[list[TeacherRow]]] = []
         self._windows.open(number)
         try:
-            for state in trace.states:
+            for step in trace.steps:
                 await self._windows.enter(number)
                 if self._stop.is_set() or any(task.done() and task.exception() for task in tasks):
                     self._windows.leave(number)
                     break
-                prompt = running.writer.prompt(state["messages"])
+                prompt = running.writer.prompt(step.messages)
                 self.report.states += 1
-                tasks.append(asyncio.create_task(self._state(running, state, prompt, teachers)))
+                tasks.append(asyncio.create_task(self._step(running, step, prompt, teachers)))
                 tasks[-1].add_done_callback(lambda _: self._windows.leave(number))
             self._windows.close(number)
             return [row for rows in await asyncio.gather(*tasks) for row in rows]
@@ -328,57 +316,52 @@ class Replay:
             self._windows.close(number)
             await _cancel(tasks)
 
-    def _teachers_for(self, trace: TraceToReplay) -> list[Teacher]:
-        """The teachers of a trace, and a note on those that are of its student's family."""
-        teachers = []
-        for teacher in self._teachers:
-            family = shared_family(teacher.families, trace.student_models)
-            if family is not None:
-                self.report.same_family[teacher.slug] = family
-                if self._options.exclude_same_family:
-                    if teacher.slug not in self.report.excluded:
-                        self.report.excluded.append(teacher.slug)
-                    continue
-            teachers.append(teacher)
-        return teachers
+    def _teachers_for(self, trace: TraceToReplay) -> list[RemoteTeacher]:
+        """Return the teachers of a trace, and record those of its student's family."""
+        related = same_family(self._teachers, trace.student_models)
+        self.report.same_family.update(related)
+        if not self._options.exclude_same_family:
+            return self._teachers
+        self.report.excluded.extend(slug for slug in related if slug not in self.report.excluded)
+        return [teacher for teacher in self._teachers if teacher.slug not in related]
 
-    async def _state(
-        self, running: _Running, state: TraceState, prompt: Prompt, teachers: Sequence[Teacher]
-    ) -> list[TeacherCallResult]:
+    async def _step(
+        self, running: _Running, step: Step, prompt: Prompt, teachers: Sequence[RemoteTeacher]
+    ) -> list[TeacherRow]:
         if self._gate is None:
-            calls = [asyncio.create_task(self._ask(running, state, prompt, teacher)) for teacher in teachers]
+            calls = [asyncio.create_task(self._ask(running, step, prompt, teacher)) for teacher in teachers]
             try:
                 came = dict(zip((teacher.slug for teacher in teachers), await asyncio.gather(*calls), strict=True))
             finally:
                 await _cancel(calls)
         else:
-            came = await self._one_by_one(running, state, prompt, cheapest_first(teachers), self._gate)
+            came = await self._one_by_one(running, step, prompt, cheapest_first(teachers), self._gate)
         if _NotAsked.STOPPED in came.values():
             return []
         rows = (came.get(teacher.slug) for teacher in teachers)
         return [row for row in rows if row is not None and not isinstance(row, _NotAsked)]
 
     async def _one_by_one(
-        self, running: _Running, state: TraceState, prompt: Prompt, teachers: Sequence[Teacher], gate: Gate
-    ) -> dict[str, TeacherCallResult | _NotAsked]:
-        came: dict[str, TeacherCallResult | _NotAsked] = {}
+        self, running: _Running, step: Step, prompt: Prompt, teachers: Sequence[RemoteTeacher], gate: StepGate
+    ) -> dict[str, TeacherRow | _NotAsked]:
+        came: dict[str, TeacherRow | _NotAsked] = {}
         for index, teacher in enumerate(teachers):
             remaining = teachers[index:]
             rows = [row for row in came.values() if not isinstance(row, _NotAsked)]
-            opened = gate(state, rows, [one.slug for one in remaining])
+            opened = gate(step, rows, [one.slug for one in remaining])
             if not (await opened if inspect.isawaitable(opened) else opened):
                 for one in remaining:
                     self.report.count_gated(one, prompt, self._options.expected_output_tokens)
                 break
-            came[teacher.slug] = await self._ask(running, state, prompt, teacher)
+            came[teacher.slug] = await self._ask(running, step, prompt, teacher)
             if came[teacher.slug] is _NotAsked.STOPPED:
                 break
         return came
 
     async def _ask(
-        self, running: _Running, state: TraceState, prompt: Prompt, teacher: Teacher
-    ) -> TeacherCallResult | _NotAsked:
-        """A row for a call, or why it was not made."""
+        self, running: _Running, step: Step, prompt: Prompt, teacher: RemoteTeacher
+    ) -> TeacherRow | _NotAsked:
+        """Return the row of a call, or why it was not made."""
         async with self._in_turn(running, teacher):
             called = await self._called(teacher, prompt, running.known[teacher.slug])
         reading = None if called.answer is None else running.reader.read(called.answer, teacher.max_output_tokens)
@@ -388,14 +371,12 @@ class Replay:
             return _NotAsked.STOPPED
         if called.no_room:
             return _NotAsked.NO_ROOM
-        row = _row(state, teacher, called, reading)
-        if self._gated_by is not None:
-            row["gated_by"] = self._gated_by
+        row = _row(step, teacher, called, reading, self._gated_by)
         if self._on_result is not None:
-            self._on_result(row)
+            self._on_result(row.result())
         return row
 
-    async def _called(self, teacher: Teacher, prompt: Prompt, known: KnownPrompts) -> Called:
+    async def _called(self, teacher: RemoteTeacher, prompt: Prompt, known: KnownPrompts) -> Called:
         if self._stop.is_set():
             return Called(stopped=True)
         left_alone = self.report.use(teacher).left_alone
@@ -404,7 +385,7 @@ class Replay:
         return await self._caller.stored(teacher, prompt) or Called(error=f"not asked: {left_alone}")
 
     @asynccontextmanager
-    async def _in_turn(self, running: _Running, teacher: Teacher) -> AsyncIterator[None]:
+    async def _in_turn(self, running: _Running, teacher: RemoteTeacher) -> AsyncIterator[None]:
         """Wait for the trace's first call to this teacher, which fills its prompt cache, and for a free slot."""
         first = running.first.get(teacher.slug)
         if first is None:
@@ -417,8 +398,8 @@ class Replay:
         finally:
             running.first[teacher.slug].set()
 
-    def _watch(self, teacher: Teacher, called: Called) -> None:
-        """Leave a teacher alone that can only fail."""
+    def _watch(self, teacher: RemoteTeacher, called: Called) -> None:
+        """Give up a teacher that can only fail."""
         use = self.report.use(teacher)
         if called.too_long:  # it would answer another prompt
             return
@@ -433,31 +414,85 @@ class Replay:
             )
 
 
-def _row(state: TraceState, teacher: Teacher, called: Called, reading: Reading | None) -> TeacherCallResult:
-    answer = called.answer
-    return TeacherCallResult(
-        state_id=state["state_id"],
+def _row(
+    step: Step, teacher: RemoteTeacher, called: Called, reading: Reading | None, gated_by: GateSettings | None
+) -> TeacherRow:
+    answer = called.answer or _NO_ANSWER
+    return TeacherRow(
+        state_id=step.state_id,
         teacher_slug=teacher.slug,
-        response_text=None if reading is None else reading.action,
-        latency_s=answer.latency if answer is not None else 0.0,
-        prompt_tokens=answer.tokens.prompt if answer is not None else 0,
-        completion_tokens=answer.tokens.completion if answer is not None else 0,
-        cost_usd=to_usd(answer.cost) if answer is not None else 0.0,
+        turn=None if reading is None else reading.turn,
+        latency_s=answer.latency,
+        prompt_tokens=answer.tokens.prompt,
+        completion_tokens=answer.tokens.completion,
+        cost_usd=to_usd(answer.cost),
         error=called.error if reading is None else reading.problem,
-        cached_tokens=answer.tokens.cached if answer is not None else 0,
+        cached_tokens=answer.tokens.cached,
         stored=called.stored,
+        gated_by=gated_by,
     )
 
 
-def cheapest_first(teachers: Sequence[Teacher]) -> list[Teacher]:
-    """The order in which a gate asks."""
-    # A call is long in and short out.
+def cheapest_first(teachers: Sequence[RemoteTeacher]) -> list[RemoteTeacher]:
+    """Return the order in which a gate asks."""
+    # Prompts are much longer than answers.
     return sorted(teachers, key=lambda teacher: teacher.price.worst_case(20, 1))
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """End tasks; what went wrong in those that have ended is known, or follows from it."""
+    """Cancel tasks; errors of finished ones are known, or follow from the cancellation."""
     listed = list(tasks)
     for task in listed:
         task.cancel()
     await asyncio.gather(*listed, return_exceptions=True)
+
+
+class Windows:
+    """`size` states under way in all, shared evenly by the traces that are open. Those that wait take turns."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._open: set[int] = set()
+        self._inside: Counter[int] = Counter()
+        # In the order in which they came.
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def open(self, trace: int) -> None:
+        """A trace begins."""
+        self._open.add(trace)
+
+    def close(self, trace: int) -> None:
+        """A trace has no more states to begin; those under way still count."""
+        self._open.discard(trace)
+        self._admit()
+
+    async def enter(self, trace: int) -> None:
+        """Wait until the next state of a trace may begin."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (trace, place)
+        self._waiting.append(waiting)
+        self._admit()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:
+                self.leave(trace)
+            raise
+
+    def leave(self, trace: int) -> None:
+        """A state has ended."""
+        self._inside[trace] -= 1
+        if not self._inside[trace]:
+            del self._inside[trace]
+        self._admit()
+
+    def _admit(self) -> None:
+        share = -(-self._size // max(1, len(self._open)))
+        for waiting in list(self._waiting):
+            trace, place = waiting
+            if self._inside.total() < self._size and self._inside[trace] < share and not place.done():
+                self._waiting.remove(waiting)
+                self._inside[trace] += 1
+                place.set_result(None)

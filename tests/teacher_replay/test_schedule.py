@@ -6,38 +6,36 @@ import asyncio
 import itertools
 import json
 import logging
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, Whole, echo, states_of
+from teacher_replay.loopback_teacher import (
+    Asked,
+    Cut,
+    LoopbackTeachers,
+    Refusal,
+    Said,
+    states_of,
+    to_replay,
+)
+from teacher_replay.replays import PRICES, balance, dollars, numbered, opened, replayed, report_of
 
 from composer_replication.teacher_replay import teachers as teachers_module
 from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.keys import MissingKeyError
-from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.teacher_replay.pairs import extract_dpo_pairs
 from composer_replication.teacher_replay.records import TeacherCallResult
-from composer_replication.teacher_replay.replay import (
-    Replay,
-    ReplayOptions,
-    TraceToReplay,
+from composer_replication.teacher_replay.replay_files import TraceToReplay
+from composer_replication.teacher_replay.schedule import (
     cheapest_first,
-    open_replay,
-    replay_trace,
 )
-from composer_replication.teacher_replay.replay_report import ReplayReport
-from composer_replication.teacher_replay.teachers import resolve_teachers
+from composer_replication.teacher_replay.teachers import MissingKeyError, resolve_teachers
 from composer_replication.traces import Source, ToolCall, Trace, TraceState, Turn
-
-OPTIONS: dict[str, Any] = {"backoff": 0.0, "agreement": "exact"}
-PRICES = {"input_per_mtok": 2, "output_per_mtok": 10}
 
 
 @pytest.fixture
@@ -46,27 +44,9 @@ def server() -> Iterator[LoopbackTeachers]:
         yield server
 
 
-def replayed(states: Iterable[TraceState], specs: Sequence[Any], **options: Any) -> list[TeacherCallResult]:
-    return asyncio.run(replay_trace(states, specs, **{**OPTIONS, **options}))
-
-
-def report_of(traces: Iterable[TraceToReplay], specs: Sequence[Any], **options: Any) -> ReplayReport:
-    async def run() -> ReplayReport:
-        async with open_replay(resolve_teachers(specs), ReplayOptions(**{**OPTIONS, **options})) as replay:
-            async for _ in replay.run(traces):
-                pass
-        return replay.report
-
-    return asyncio.run(run())
-
-
-def balance(ledger: Path) -> Any:
-    with Ledger(ledger) as opened:
-        return opened.balance("replay")
-
-
-def numbered(count: int, **options: Any) -> list[TraceState]:
-    return states_of(*(f"question {number}" for number in range(count)), **options)
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
 
 
 def test_rows_are_in_the_order_of_the_states_and_of_the_teachers_whoever_answers_first(
@@ -106,11 +86,11 @@ def test_answers_with_calls_have_the_form_of_the_students_actions(server: Loopba
     assert set(tool["function"]["parameters"]["properties"]) == {"command", "timeout"}
 
 
-def test_half_of_a_surrogate_pair_does_not_cost_an_answer(server: LoopbackTeachers, tmp_path: Path) -> None:
+def test_half_of_a_surrogate_pair_does_not_cost_an_answer(server: LoopbackTeachers, ledger: Path) -> None:
     call = ToolCall("c", "Write", {"text": "smile \ud83d"})
     server.answer = lambda _: {"content": "cut \ud83d here, whole \U0001f600 there", "tool_calls": [call.message()]}
     for stored in (False, True):
-        (row,) = replayed(numbered(1), [server.spec("a")], ledger=tmp_path / "ledger.sqlite")
+        (row,) = replayed(numbered(1), [server.spec("a")], ledger=ledger)
         assert (row["error"], row["stored"]) == (None, stored)
         assert row["response_text"] == (
             'cut ? here, whole \U0001f600 there\n[TOOL_USE] name=Write input={"text": "smile ?"}'
@@ -282,7 +262,7 @@ def test_no_more_calls_are_in_flight_than_was_allowed(
         return "x"
 
     server.answer = when_it_is_full
-    traces = [TraceToReplay(str(n), states_of(*(f"{n} {i}" for i in range(10)))) for n in range(3)]
+    traces = [to_replay(str(n), states_of(*(f"{n} {i}" for i in range(10)))) for n in range(3)]
     report_of(traces, [server.spec(name, **spec) for name, spec in zip("ab", specs, strict=True)], **options)
     assert len(server.asked) == 60
     assert server.peak == peak
@@ -297,12 +277,11 @@ def test_only_a_few_traces_are_taken_at_once(server: LoopbackTeachers) -> None:
     def traces() -> Iterator[TraceToReplay]:
         for number in range(30):
             taken.append(number)
-            yield TraceToReplay(str(number), states_of(f"of {number}"))
+            yield to_replay(str(number), states_of(f"of {number}"))
 
     async def run() -> None:
-        options = ReplayOptions(**OPTIONS)
         done = 0
-        async with open_replay(resolve_teachers([server.spec("a")]), options) as replay:
+        async with opened([server.spec("a")]) as replay:
             async for rows in replay.run(traces()):
                 most_open.append(len(taken) - done)
                 done += len(rows)
@@ -330,10 +309,7 @@ def test_a_sequential_gate_gives_the_same_pairs_for_fewer_calls(
 
         server.answer = from_table
         states = states_of(*map(str, range(len(table))), student="s")
-        specs = [
-            server.spec(name, input_per_mtok=cost, output_per_mtok=cost)
-            for name, cost in zip("abc", costs, strict=True)
-        ]
+        specs = dollars(server, **dict(zip("abc", costs, strict=True)))
         pairs, calls = [], []
         for gate in ("none", "sequential"):
             before = len(server.asked)
@@ -362,12 +338,8 @@ def test_rows_say_how_they_were_gated_and_pairs_follow(
 
 def test_a_sequential_gate_asks_the_cheapest_first_and_counts_what_it_saves(server: LoopbackTeachers) -> None:
     server.answer = lambda asked: "s" if asked.text == "same" else "x"
-    specs = [
-        server.spec("dear", input_per_mtok=9, output_per_mtok=9),
-        server.spec("cheap", input_per_mtok=1, output_per_mtok=1),
-        server.spec("middle", input_per_mtok=2, output_per_mtok=1),
-    ]
-    traces = [TraceToReplay("t", states_of("same", "other", "same", student="s"))]
+    specs = dollars(server, dear=9, cheap=1, middle=2)
+    traces = [to_replay("t", states_of("same", "other", "same", student="s"))]
     report = report_of(traces, specs, gate="sequential", expected_output_tokens=100)
     assert Counter(asked.model for asked in server.asked) == {"cheap": 3, "middle": 3}
     assert [teacher.slug for teacher in cheapest_first(resolve_teachers(specs))] == ["cheap", "middle", "dear"]
@@ -391,10 +363,7 @@ def test_a_gate_of_ones_own_is_asked_before_every_teacher(server: LoopbackTeache
         await asyncio.sleep(0)
         return until_two(state, answers, remaining)
 
-    specs = [
-        server.spec(name, input_per_mtok=cost, output_per_mtok=cost) for name, cost in (("c", 3), ("a", 1), ("b", 2))
-    ]
-    rows = replayed(numbered(1), specs, gate=later if is_async else until_two)
+    rows = replayed(numbered(1), dollars(server, c=3, a=1, b=2), gate=later if is_async else until_two)
     assert [row["teacher_slug"] for row in rows] == ["a", "b"]
     texts = ["a on question 0", "b on question 0"]
     assert seen == [
@@ -404,19 +373,19 @@ def test_a_gate_of_ones_own_is_asked_before_every_teacher(server: LoopbackTeache
     ]
 
 
-def test_a_gate_that_fails_ends_the_replay_without_a_hang(server: LoopbackTeachers, tmp_path: Path) -> None:
+def test_a_gate_that_fails_ends_the_replay_without_a_hang(server: LoopbackTeachers, ledger: Path) -> None:
     def broken(state: TraceState, answers: Sequence[TeacherCallResult], remaining: Sequence[str], /) -> bool:
         raise KeyError(state["state_id"])
 
     with pytest.raises(KeyError, match="t::000"):
-        replayed(numbered(5), [server.spec("a")], gate=broken, ledger=tmp_path / "ledger.sqlite")
-    assert balance(tmp_path / "ledger.sqlite").in_flight == 0
+        replayed(numbered(5), [server.spec("a")], gate=broken, ledger=ledger)
+    assert balance(ledger).in_flight == 0
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404])
 def test_a_teacher_that_can_only_fail_is_left_alone_and_the_others_go_on(server: LoopbackTeachers, status: int) -> None:
     server.answer = lambda asked: Refusal(status, "not you") if asked.model == "bad" else "x"
-    traces = [TraceToReplay("t", numbered(12))]
+    traces = [to_replay("t", numbered(12))]
     report = report_of(traces, [server.spec("bad"), server.spec("good")])
     assert (len(server.of("bad")), len(server.of("good"))) == (1, 12)
     assert report.teachers["bad"].left_alone == f"HTTP {status}: not you"
@@ -428,7 +397,7 @@ def test_a_teacher_that_can_only_fail_is_left_alone_and_the_others_go_on(server:
 def test_a_teacher_that_fails_too_often_in_a_row_is_left_alone(server: LoopbackTeachers) -> None:
     server.answer = lambda asked: "x" if asked.earlier == 2 else Refusal(500, "broken")
     report = report_of(
-        [TraceToReplay("t", numbered(12))], [server.spec("bad")], max_retries=0, give_up_after=3, concurrency=1
+        [to_replay("t", numbered(12))], [server.spec("bad")], max_retries=0, give_up_after=3, concurrency=1
     )
     assert len(server.asked) == 6  # two failures, an answer, three failures
     assert report.teachers["bad"].left_alone == "3 calls in a row failed, the last: HTTP 500: broken"
@@ -439,7 +408,7 @@ def test_retries_are_counted_and_rows_have_the_last_error(server: LoopbackTeache
     server.answer = lambda asked: (
         Refusal(503, f"try {asked.earlier}") if asked.model == "bad" or asked.earlier < 2 else "x"
     )
-    report = report_of([TraceToReplay("t", numbered(1))], [server.spec("bad"), server.spec("good")], max_retries=3)
+    report = report_of([to_replay("t", numbered(1))], [server.spec("bad"), server.spec("good")], max_retries=3)
     assert (report.teachers["bad"].retries, report.teachers["good"].retries) == (3, 2)
     assert (report.teachers["bad"].failed, report.teachers["good"].answered) == (1, 1)
     rows = replayed(numbered(1), [server.spec("bad")], max_retries=1)
@@ -447,8 +416,8 @@ def test_retries_are_counted_and_rows_have_the_last_error(server: LoopbackTeache
     assert (rows[0]["response_text"], rows[0]["cost_usd"], rows[0]["stored"]) == (None, 0.0, False)
 
 
-def test_a_teacher_that_is_left_alone_keeps_what_it_once_answered(server: LoopbackTeachers, tmp_path: Path) -> None:
-    options = {"ledger": tmp_path / "ledger.sqlite"}
+def test_a_teacher_that_is_left_alone_keeps_what_it_once_answered(server: LoopbackTeachers, ledger: Path) -> None:
+    options = {"ledger": ledger}
     states = numbered(4)
     replayed(states[:3], [server.spec("a")], **options)
     server.answer = lambda _: Refusal(401)
@@ -476,10 +445,10 @@ def test_a_second_run_asks_only_for_what_is_missing(server: LoopbackTeachers, tm
 
 
 def test_another_limit_or_parameter_is_another_call_and_another_order_is_none(
-    server: LoopbackTeachers, tmp_path: Path
+    server: LoopbackTeachers, ledger: Path
 ) -> None:
     def ask(**fields: Any) -> None:
-        replayed(numbered(1), [server.spec("a", **fields)], ledger=tmp_path / "ledger.sqlite")
+        replayed(numbered(1), [server.spec("a", **fields)], ledger=ledger)
 
     thinking = {"reasoning": {"effort": "low", "exclude": True}, "temperature": 1}
     ask()
@@ -491,7 +460,7 @@ def test_another_limit_or_parameter_is_another_call_and_another_order_is_none(
     ask(concurrency=1, cache_control=True, family="x")
     assert len(server.asked) == 4
     # Another teacher is another one, though it be the same model.
-    replayed(numbered(1), [server.spec("b", model="a")], ledger=tmp_path / "ledger.sqlite")
+    replayed(numbered(1), [server.spec("b", model="a")], ledger=ledger)
     assert len(server.asked) == 5
 
 
@@ -503,7 +472,7 @@ def test_identical_states_are_asked_once(server: LoopbackTeachers) -> None:
     server.answer = slowly
     (state,) = numbered(1)
     twins = [{**state, "state_id": f"s{number}"} for number in range(4)]
-    traces = [TraceToReplay("one", twins[:2]), TraceToReplay("two", [*twins[2:], *states_of("another")])]
+    traces = [to_replay("one", twins[:2]), to_replay("two", [*twins[2:], *states_of("another")])]
     report = report_of(traces, [server.spec("a")])
     assert len(server.asked) == 2
     assert (report.teachers["a"].answered, report.teachers["a"].stored) == (2, 3)
@@ -511,11 +480,11 @@ def test_identical_states_are_asked_once(server: LoopbackTeachers) -> None:
 
 def test_two_traces_with_the_same_ids_are_two_traces(server: LoopbackTeachers) -> None:
     async def run() -> list[list[tuple[str, str | None]]]:
-        async with open_replay(resolve_teachers([server.spec("a")]), ReplayOptions(**OPTIONS)) as replay:
-            traces = [TraceToReplay("t", states_of("one", "two")), TraceToReplay("t", states_of("three", "four"))]
+        async with opened([server.spec("a")]) as replay:
+            traces = [to_replay("t", states_of("one", "two")), to_replay("t", states_of("three", "four"))]
             rows = [rows async for rows in replay.run(traces)]
         assert (replay.report.traces, replay.report.states) == (2, 4)
-        return sorted([(row["state_id"], row["response_text"]) for row in one] for one in rows)
+        return sorted([(row.state_id, row.result()["response_text"]) for row in one] for one in rows)
 
     assert asyncio.run(run()) == [
         [("t::0000", "a on one"), ("t::0001", "a on two")],
@@ -534,11 +503,11 @@ def test_two_traces_with_the_same_ids_are_two_traces(server: LoopbackTeachers) -
     ],
 )
 def test_an_answer_that_is_no_action_is_an_error_and_not_paid_again(
-    server: LoopbackTeachers, tmp_path: Path, said: Said, error: str
+    server: LoopbackTeachers, ledger: Path, said: Said, error: str
 ) -> None:
     server.answer = lambda _: said
     spec = server.spec("a", **PRICES, max_output_tokens=8192)
-    options = {"ledger": tmp_path / "ledger.sqlite", "max_total_usd": 1.0, "give_up_after": 1}
+    options = {"ledger": ledger, "max_total_usd": 1.0, "give_up_after": 1}
     for stored in (False, True):
         rows = replayed(numbered(2), [spec], **options)
         assert [(row["response_text"], row["error"], row["stored"]) for row in rows] == [(None, error, stored)] * 2
@@ -546,18 +515,20 @@ def test_an_answer_that_is_no_action_is_an_error_and_not_paid_again(
     assert len(server.asked) == 2
 
 
-def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: LoopbackTeachers, tmp_path: Path) -> None:
-    tool = {"name": "Read", "input_schema": {"type": "object", "required": ["file_path"]}}
-    call = ToolCall("c", "Read", {"path": "a"}).message()
+READ = {"name": "Read", "input_schema": {"type": "object", "required": ["file_path"]}}
+MISFIT: Said = {"content": None, "tool_calls": [ToolCall("c", "Read", {"path": "a"}).message()]}
+
+
+def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: LoopbackTeachers, ledger: Path) -> None:
     said: dict[str, Said] = {
         "question 0": "fine",
-        "question 1": {"content": None, "tool_calls": [call]},
+        "question 1": MISFIT,
         "question 2": Cut("half", "max_tokens"),
     }
     server.answer = lambda asked: said.get(asked.text, Cut("half", "length"))
     specs = [server.spec(slug, **PRICES, max_output_tokens=64) for slug in "abc"]
-    options: dict[str, Any] = {"ledger": tmp_path / "ledger.sqlite", "max_total_usd": 1.0}
-    traces = [TraceToReplay("t", numbered(5), [tool])]
+    options: dict[str, Any] = {"ledger": ledger, "max_total_usd": 1.0}
+    traces = [to_replay("t", numbered(5), [READ])]
     rows: list[TeacherCallResult] = []
     for stored in (False, True):
         report = report_of(traces, specs, **options)
@@ -565,7 +536,7 @@ def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: Loop
         assert (use.cut, use.unusable, use.failed) == (3, 1, 0)
         assert (use.answered, use.stored, use.calls) == ((0, 1, 0) if stored else (1, 0, 5))
         assert (figures["calls"], figures["cut"], figures["unusable"]) == (0 if stored else 15, 9, 3)
-        rows = replayed(traces[0].states, specs, tools=[tool], **options)
+        rows = replayed(numbered(5), specs, tools=[READ], **options)
         of_a = [row for row in rows if row["teacher_slug"] == "a"]
         assert figures["teachers"]["a"]["cut_usd"] == pytest.approx(sum(row["cost_usd"] for row in of_a[2:]))
         assert figures["teachers"]["a"]["unusable_usd"] == pytest.approx(of_a[1]["cost_usd"])
@@ -579,35 +550,23 @@ def test_answers_that_cannot_be_used_are_counted_with_their_dollars(server: Loop
 
 
 def test_a_gate_asks_on_for_an_answer_that_cannot_be_used(server: LoopbackTeachers) -> None:
-    tool = {"name": "Read", "input_schema": {"type": "object", "required": ["file_path"]}}
-    call = ToolCall("c", "Read", {"path": "a"}).message()
-    server.answer = lambda asked: {"content": None, "tool_calls": [call]} if asked.model == "a" else "fine"
+    server.answer = lambda asked: MISFIT if asked.model == "a" else "fine"
     specs = [server.spec(slug, input_per_mtok=price, output_per_mtok=1) for price, slug in enumerate("abcd")]
-    trace = TraceToReplay("t", numbered(1, student="s"), [tool])
+    trace = to_replay("t", numbered(1, student="s"), [READ])
     uses = report_of([trace], specs, gate="sequential", max_total_usd=1.0).teachers
     assert [(uses[slug].unusable, uses[slug].answered, uses[slug].gated) for slug in "abcd"] == [
         (1, 0, 0), (0, 1, 0), (0, 1, 0), (0, 0, 1),
     ]  # fmt: skip
 
 
-def test_the_figures_add_up(server: LoopbackTeachers, tmp_path: Path) -> None:
+def test_the_figures_add_up(server: LoopbackTeachers, ledger: Path) -> None:
     server.answer = lambda asked: Refusal(400) if (asked.model, asked.text) == ("b", "question 1") else "x y z"
     specs = [server.spec("a", **PRICES), server.spec("b", **PRICES)]
-    options: dict[str, Any] = {"ledger": tmp_path / "ledger.sqlite", "max_total_usd": 1.0}
-    traces = [TraceToReplay("t", numbered(4))]
+    options: dict[str, Any] = {"ledger": ledger, "max_total_usd": 1.0}
+    traces = [to_replay("t", numbered(4))]
     first = replayed(numbered(2), specs[:1], **options)
     came: list[TeacherCallResult] = []
-
-    async def run() -> ReplayReport:
-        async with open_replay(
-            resolve_teachers(specs), ReplayOptions(**OPTIONS, **options), on_result=came.append
-        ) as replay:
-            async for _ in replay.run(traces):
-                pass
-        return replay.report
-
-    report = asyncio.run(run())
-    figures = report.as_dict()
+    figures = report_of(traces, specs, on_result=came.append, **options).as_dict()
     assert (figures["traces"], figures["states"], figures["calls"]) == (1, 4, 5)
     assert (figures["stored"], figures["failed"], figures["not_asked_by_gate"]) == (2, 1, 0)
     paid = [row for row in came if not row["stored"] and row["error"] is None]
@@ -639,7 +598,7 @@ def test_what_a_providers_cache_saves_is_counted(server: LoopbackTeachers) -> No
     assert fresh >= row["cached_tokens"] > 0
     dollars = (2 * fresh + 0.5 * row["cached_tokens"] + 10 * row["completion_tokens"]) / 10**6
     assert row["cost_usd"] == pytest.approx(dollars)
-    figures = report_of([TraceToReplay("t", numbered(1))], [spec], max_total_usd=1.0).as_dict()
+    figures = report_of([to_replay("t", numbered(1))], [spec], max_total_usd=1.0).as_dict()
     assert figures["spent_usd"] == pytest.approx(dollars)
     assert figures["saved_by_prompt_cache_usd"] == pytest.approx(1.5 * row["cached_tokens"] / 10**6)
     assert figures["teachers"]["a"]["cached_tokens"] == row["cached_tokens"]
@@ -647,7 +606,7 @@ def test_what_a_providers_cache_saves_is_counted(server: LoopbackTeachers) -> No
 
 def test_without_money_nobody_is_asked_and_what_costs_nothing_is(server: LoopbackTeachers) -> None:
     specs = [server.spec("paid", **PRICES), server.spec("free")]
-    report = report_of([TraceToReplay("t", numbered(3))], specs, max_total_usd=0.0)
+    report = report_of([to_replay("t", numbered(3))], specs, max_total_usd=0.0)
     assert {asked.model for asked in server.asked} == {"free"}
     assert (report.teachers["paid"].no_room, report.teachers["free"].answered) == (3, 3)
     assert {row["teacher_slug"] for row in replayed(numbered(1), specs, max_total_usd=0.0)} == {"free"}
@@ -656,8 +615,8 @@ def test_without_money_nobody_is_asked_and_what_costs_nothing_is(server: Loopbac
 def test_a_teacher_of_the_students_family_is_named_and_can_be_left_out(server: LoopbackTeachers) -> None:
     specs = [server.spec("claude-x", cache_control=False), server.spec("gpt-x")]
     traces = [
-        TraceToReplay("one", numbered(1), student_models=["claude-sonnet-4-5", "other"]),
-        TraceToReplay("two", states_of("else"), student_models=["qwen3"]),
+        to_replay("one", numbered(1), student_models=["claude-sonnet-4-5", "other"]),
+        to_replay("two", states_of("else"), student_models=["qwen3"]),
     ]
     report = report_of(traces, specs)
     assert (report.same_family, report.excluded) == ({"claude-x": "claude"}, [])
@@ -665,256 +624,3 @@ def test_a_teacher_of_the_students_family_is_named_and_can_be_left_out(server: L
     report = report_of(traces, specs, exclude_same_family=True)
     assert (report.same_family, report.excluded) == ({"claude-x": "claude"}, ["claude-x"])
     assert Counter(asked.model for asked in server.asked[4:]) == {"gpt-x": 2, "claude-x": 1}
-
-
-class Held:
-    """Answers that wait until they are let go."""
-
-    def __init__(self, server: LoopbackTeachers, *, let_first: int) -> None:
-        self.go = threading.Event()
-        self.let_first = let_first
-        server.answer = self
-        self.server = server
-
-    def __call__(self, asked: Asked) -> Said:
-        if asked.earlier >= self.let_first:
-            assert self.go.wait(60)
-        return f"{asked.model} on {asked.text}"
-
-
-async def until_held(server: LoopbackTeachers, in_flight: int) -> None:
-    await asyncio.to_thread(server.wait_until, lambda: server.in_flight == in_flight)
-
-
-def test_a_stopped_replay_waits_for_what_is_under_way_and_begins_no_more(
-    server: LoopbackTeachers, tmp_path: Path
-) -> None:
-    held = Held(server, let_first=3)
-    specs = [server.spec("a")]
-    options = {**OPTIONS, "ledger": tmp_path / "ledger.sqlite", "concurrency": 2}
-    states = numbered(20)
-
-    async def run() -> tuple[ReplayReport, list[TeacherCallResult]]:
-        stop = asyncio.Event()
-        rows: list[TeacherCallResult] = []
-        async with open_replay(resolve_teachers(specs), ReplayOptions(**options), stop=stop) as replay:
-
-            async def read() -> None:
-                traces = [TraceToReplay("t", states), *(TraceToReplay(str(n), states_of(f"of {n}")) for n in range(12))]
-                async for some in replay.run(traces):
-                    rows.extend(some)
-
-            reading = asyncio.create_task(read())
-            await until_held(server, 2)
-            stop.set()
-            held.go.set()
-            await reading
-        return replay.report, rows
-
-    report, rows = asyncio.run(run())
-    answered = len(server.asked)
-    assert report.stopped
-    assert report.traces < 13
-    assert report.states < 20
-    assert (
-        report.teachers["a"].answered == answered == len({row["state_id"] + str(row["response_text"]) for row in rows})
-    )
-    assert all(row["error"] is None for row in rows)
-    assert 5 <= answered < 20
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        assert (ledger.balance("replay").answered, ledger.balance("replay").in_doubt) == (answered, 0)
-    again = replayed(states, specs, **{key: value for key, value in options.items() if key not in OPTIONS})
-    assert [row["response_text"] for row in again] == [f"a on question {number}" for number in range(20)]
-    asked = Counter(one.text for one in server.asked)
-    assert max(asked.values()) == 1
-
-
-def test_a_state_that_is_stopped_half_way_has_no_rows_but_its_answer_is_kept(
-    server: LoopbackTeachers, tmp_path: Path
-) -> None:
-    held = Held(server, let_first=0)
-    specs = [server.spec(name, input_per_mtok=cost, output_per_mtok=1) for cost, name in enumerate("abc")]
-    # With the student's own action from the first, the third could not matter any more without the second.
-    states = states_of("question", student="a on question")
-    options = ReplayOptions(**OPTIONS, gate="sequential", ledger=tmp_path / "ledger.sqlite", max_total_usd=1.0)
-
-    async def run() -> list[list[TeacherCallResult]]:
-        stop = asyncio.Event()
-        async with open_replay(resolve_teachers(specs), options, stop=stop) as replay:
-            reading = asyncio.ensure_future(anext(replay.run([TraceToReplay("t", states)])))
-            await until_held(server, 1)
-            stop.set()
-            held.go.set()
-            rows = [await reading]
-        figures = replay.report.as_dict()
-        assert (figures["calls"], figures["not_asked_by_gate"], figures["failed"]) == (1, 0, 0)
-        return rows
-
-    assert asyncio.run(run()) == [[]]
-    assert balance(tmp_path / "ledger.sqlite").answered == 1
-    assert [asked.model for asked in server.asked] == ["a"]
-
-
-def test_a_stop_does_not_wait_for_pauses(server: LoopbackTeachers) -> None:
-    server.answer = lambda _: Refusal(429, "slow down", {"Retry-After": "250"})
-
-    async def run() -> ReplayReport:
-        stop = asyncio.Event()
-        async with open_replay(resolve_teachers([server.spec("a")]), ReplayOptions(**OPTIONS), stop=stop) as replay:
-            reading = asyncio.ensure_future(anext(replay.run([TraceToReplay("t", numbered(3))])))
-            await asyncio.to_thread(server.wait_until, lambda: len(server.asked) == 1 and server.in_flight == 0)
-            stop.set()
-            assert await reading == []
-        return replay.report
-
-    report = asyncio.run(asyncio.wait_for(run(), 60))
-    assert len(server.asked) == 1
-    assert report.stopped
-
-
-def test_a_cancelled_replay_leaves_what_is_under_way_in_doubt_and_nothing_else(
-    server: LoopbackTeachers, tmp_path: Path
-) -> None:
-    held = Held(server, let_first=4)
-    ledger = tmp_path / "ledger.sqlite"
-    specs = [server.spec("a", **PRICES)]
-    options = {**OPTIONS, "ledger": ledger, "concurrency": 3, "max_total_usd": 1.0}
-    states = numbered(10)
-
-    async def run() -> None:
-        replaying = asyncio.create_task(replay_trace(states, specs, **options))
-        await until_held(server, 3)
-        replaying.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(replaying, 60)
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(run())
-    assert threads() == []
-    assert len(server.asked) == 7
-    after = balance(ledger)
-    assert (after.answered, after.in_doubt, after.in_flight) == (4, 3, 0)
-    assert after.in_doubt_reserved > 0
-    held.go.set()
-    rows = replayed(states, specs, **{key: value for key, value in options.items() if key not in OPTIONS})
-    assert [row["response_text"] for row in rows] == [f"a on question {number}" for number in range(10)]
-    asked = Counter(one.text for one in server.asked)
-    assert sorted(asked.values()) == [1] * 7 + [2] * 3
-    assert (balance(ledger).answered, balance(ledger).repeated) == (10, 3)
-
-
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ledger")]
-
-
-def test_a_listener_that_fails_ends_the_replay_and_the_ledger_is_closed(
-    server: LoopbackTeachers, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def third_fails(row: TeacherCallResult) -> None:
-        heard.append(row)
-        if len(heard) >= 3:
-            raise RuntimeError("the listener has had enough")
-
-    heard: list[TeacherCallResult] = []
-    ledger = tmp_path / "ledger.sqlite"
-    with pytest.raises(RuntimeError, match="the listener has had enough"):
-        replayed(
-            numbered(40), [server.spec("a"), server.spec("b")], ledger=ledger, on_result=third_fails, concurrency=2
-        )
-    assert threads() == []
-    after = balance(ledger)
-    assert after.in_flight == 0
-    assert after.answered >= 3
-    assert len(server.asked) < 24  # states that had not begun do not begin any more
-    assert "never retrieved" not in caplog.text
-    # What was stored is not asked again.
-    texts = {(asked.model, asked.text) for asked in server.asked}
-    replayed(numbered(40), [server.spec("a"), server.spec("b")], ledger=ledger)
-    assert len(server.asked) == 80 + len(texts) - after.answered
-
-
-def test_a_loop_that_is_left_early_ends_its_calls(
-    server: LoopbackTeachers, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    held = Held(server, let_first=1)
-    ledger = tmp_path / "ledger.sqlite"
-
-    async def run() -> Replay:
-        options = ReplayOptions(**OPTIONS, ledger=ledger)
-        async with open_replay(resolve_teachers([server.spec("a")]), options) as replay:
-            async for _ in replay.run([TraceToReplay(str(n), states_of(f"of {n}")) for n in range(4)]):
-                await until_held(server, 3)
-                break
-        assert len(asyncio.all_tasks()) == 1
-        return replay
-
-    replay = asyncio.run(run())
-    held.go.set()
-    assert replay.report.balance is not None
-    assert (replay.report.balance.answered, replay.report.balance.in_doubt) == (1, 3)
-    assert (balance(ledger).answered, balance(ledger).in_doubt) == (1, 3)
-    assert caplog.text == ""
-
-
-def test_a_replay_that_is_closed_ends_whoever_still_reads(server: LoopbackTeachers, tmp_path: Path) -> None:
-    held = Held(server, let_first=1)
-    ledger = tmp_path / "ledger.sqlite"
-
-    async def run() -> None:
-        options = ReplayOptions(**OPTIONS, ledger=ledger)
-        async with open_replay(resolve_teachers([server.spec("a")]), options) as replay:
-            reading = asyncio.ensure_future(anext(replay.run([TraceToReplay("t", numbered(3))])))
-            await until_held(server, 2)
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(reading, 60)
-
-    asyncio.run(run())
-    held.go.set()
-    assert (balance(ledger).answered, balance(ledger).in_doubt) == (1, 2)
-
-
-def test_a_trace_that_cannot_be_read_ends_the_replay_and_keeps_the_answers(
-    server: LoopbackTeachers, tmp_path: Path
-) -> None:
-    def traces() -> Iterator[TraceToReplay]:
-        yield from (TraceToReplay(str(number), states_of(f"of {number}")) for number in range(9))
-        raise OSError("the disk is gone")
-
-    with pytest.raises(OSError, match="the disk is gone"):
-        report_of(traces(), [server.spec("a")], ledger=tmp_path / "ledger.sqlite")
-    after = balance(tmp_path / "ledger.sqlite")
-    # What was cut off on its way may never have arrived, and is in doubt all the same.
-    assert 1 <= after.answered <= len(server.asked) <= after.answered + after.in_doubt
-
-
-def test_a_proxy_of_the_environment_is_not_asked_for_teachers_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with LoopbackTeachers() as server:
-        (row,) = asyncio.run(replay_trace(states_of("a"), [server.spec("one")], max_retries=0))
-    assert row["error"] is None
-
-
-def test_a_stored_answer_is_given_while_its_endpoint_wants_to_be_left_alone(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.sqlite"
-
-    def answer(asked: Asked) -> Said:
-        return echo(asked) if asked.text == "a" else Refusal(429, headers={"Retry-After": "100000"})
-
-    with LoopbackTeachers(answer) as server:
-        specs = [server.spec("one", concurrency=1)]
-        asyncio.run(replay_trace(states_of("a"), specs, ledger=ledger))
-        rows = asyncio.run(replay_trace(states_of("b", "a")[:1] + states_of("a"), specs, ledger=ledger))
-    assert [row["error"] is None for row in rows] == [False, True]
-    assert rows[1]["stored"]
-
-
-def test_a_failure_that_says_what_it_used_is_charged_for_that(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.sqlite"
-    used = {"choices": [], "usage": {"prompt_tokens": 40, "completion_tokens": 3}}
-    with LoopbackTeachers(lambda _: Whole(used)) as server:
-        spec = server.spec("one", input_per_mtok=1, output_per_mtok=10)
-        (row,) = asyncio.run(replay_trace(states_of("a"), [spec], ledger=ledger, gate="none"))
-    assert row["error"] == "the endpoint answered without a message"
-    with Ledger(ledger) as opened:
-        assert opened.charged("replay") == 40 * 1000 + 3 * 10_000
