@@ -55,7 +55,7 @@ def normalize(
 
     Exit code 1: a line is no pair, or no pair is left.
     """
-    from composer_replication.replaysim.pair_file import normalize_file
+    from composer_replication.replaysim.normalize import normalize_file
 
     errors = Console(stderr=True)
     try:

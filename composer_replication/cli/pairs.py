@@ -18,7 +18,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.action_judge import ActionJudge
-    from composer_replication.teacher_replay.records import DPOPair
+    from composer_replication.teacher_replay.records import Pair
     from composer_replication.teacher_replay.replay_folder import ReplayFolder
     from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
 
@@ -137,7 +137,7 @@ def pairs(
         raise typer.Exit(1)
 
 
-def _watched(found: ReplayedPairs, *, shown: bool) -> Iterator[DPOPair]:
+def _watched(found: ReplayedPairs, *, shown: bool) -> Iterator[Pair]:
     """The pairs, with a line on a terminal that says how far they are."""
     errors = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

@@ -1,4 +1,4 @@
-"""The pairs of a replay on disk, one trace in memory at a time."""
+"""The pairs of a replay on disk, with one trace in memory at a time."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import Any
 from composer_replication.teacher_replay.agreement.judge import JudgedComparer
 from composer_replication.teacher_replay.families import shared_family
 from composer_replication.teacher_replay.gate_settings import pair_rule
-from composer_replication.teacher_replay.pair_report import PairReport
-from composer_replication.teacher_replay.pairs import Agreement, comparer_for, extract_by_rule
-from composer_replication.teacher_replay.records import DPOPair
+from composer_replication.teacher_replay.pairs import Agreement, PairReport, comparer_for, extract_by_rule
+from composer_replication.teacher_replay.records import Pair, TeacherRow
 from composer_replication.teacher_replay.replay import TraceToReplay
 from composer_replication.teacher_replay.replay_folder import AnswerIndex, ReplayFolder
 from composer_replication.teacher_replay.sources import traces_to_replay
 from composer_replication.teacher_replay.tool_schemas import complete_tools
-from composer_replication.traces import without_thinking
+from composer_replication.traces import Step, action_text
 
 
 @dataclass
 class Unfinished:
-    """What a replay has not done. `states_not_asked` have no row; the rest is of its last run. `limit` is how many
-    states that was to replay, None for all of them."""
+    """The part of a replay that is missing. `states_not_asked` have no row; the rest is from its last run. `limit` is
+    the number of states that run was limited to, None for all of them."""
 
     stopped: bool = False
     limit: int | None = None
@@ -31,8 +30,24 @@ class Unfinished:
     not_asked_for_money: int = 0
     left_alone: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def after(cls, report: dict[str, Any], limit: int | None) -> Unfinished:
+        """Return what the report of the last run says is missing."""
+        teachers = report.get("teachers")
+        reasons = {
+            slug: use["left_alone"]
+            for slug, use in (teachers.items() if isinstance(teachers, dict) else ())
+            if isinstance(use, dict) and use.get("left_alone")
+        }
+        return cls(
+            stopped=bool(report.get("stopped")),
+            limit=limit,
+            not_asked_for_money=report.get("not_asked_for_money") or 0,
+            left_alone=reasons,
+        )
+
     def told(self, states: int) -> str | None:
-        """It in one line, of so many states; None if nothing is missing."""
+        """Describe it in one line, for a total of `states`; None if nothing is missing."""
         parts = [
             (self.stopped, "it was stopped early"),
             (self.limit, f"it was limited to {self.limit} states"),
@@ -45,14 +60,14 @@ class Unfinished:
 
 
 class ReplayedPairs:
-    """Iterate over it once: pairs come in the order of the traces, while `report`, `same_family` and `unfinished` fill.
+    """The pairs of all traces, in order. Iterate once: `report`, `same_family` and `unfinished` are filled on the way.
 
     Args:
         traces: what was replayed, as `replay` took it.
         folder: what `replay` wrote.
         agreement, agreement_threshold, min_margin: see `extract_dpo_pairs`. None: as the replay was gated; "action", 2
             and 0 if it was not.
-        exclude_same_family: rows of teachers that are of a trace's student family do not vote on it.
+        exclude_same_family: teachers of the student's own model family do not vote on its trace.
         judge: is asked about near misses, see `JudgedComparer`.
     """
 
@@ -81,46 +96,31 @@ class ReplayedPairs:
             self.judged = JudgedComparer(comparer_for(self._rule.agreement), judge)
             self._rule = self._rule._replace(agreement=self.judged)
         self._exclude = exclude_same_family
-        self.unfinished = _left_by(folder.last_report(), folder.limit())
+        self.unfinished = Unfinished.after(folder.last_report(), folder.limit())
 
-    def __iter__(self) -> Iterator[DPOPair]:
+    def __iter__(self) -> Iterator[Pair]:
         for trace in traces_to_replay(self._traces, self._options):
             report = self._of_trace(trace)
             self.report.add(report, keep_pairs=False)
             yield from report.pairs
 
     def warnings(self) -> list[str]:
-        """What should be known of the pairs, a line each."""
+        """Return what a user should know about the pairs, one line each."""
         told = (self._rule.warning, self.unfinished.told(self.report.states))
         return [line for line in told if line is not None]
 
     def _of_trace(self, trace: TraceToReplay) -> PairReport:
         shared = {slug: shared_family(its, trace.student_models) for slug, its in self._families.items()}
         related = {slug: family for slug, family in shared.items() if family is not None}
-        rows = list(self._answers.rows(state["state_id"] for state in trace.states))
-        present = {row["teacher_slug"] for row in rows}
+        steps = [Step.of(state) for state in trace.states]
+        rows = [TeacherRow.of(row) for row in self._answers.rows(step.state_id for step in steps)]
+        present = {row.teacher_slug for row in rows}
         self.same_family.update({slug: family for slug, family in related.items() if slug in present})
-        asked = {row["state_id"] for row in rows}
+        asked = {row.state_id for row in rows}
         # Nobody is asked where the student did nothing.
         self.unfinished.states_not_asked += sum(
-            state["state_id"] not in asked and bool(without_thinking(state["student_action"]).strip())
-            for state in trace.states
+            step.state_id not in asked and bool(action_text(step.turn).strip()) for step in steps
         )
         if self._exclude:
-            rows = [row for row in rows if row["teacher_slug"] not in related]
-        return extract_by_rule(trace.states, rows, self._rule, tools=complete_tools(trace.tools, trace.states))
-
-
-def _left_by(report: dict[str, Any], limit: int | None) -> Unfinished:
-    teachers = report.get("teachers")
-    reasons = {
-        slug: use["left_alone"]
-        for slug, use in (teachers.items() if isinstance(teachers, dict) else ())
-        if isinstance(use, dict) and use.get("left_alone")
-    }
-    return Unfinished(
-        stopped=bool(report.get("stopped")),
-        limit=limit,
-        not_asked_for_money=report.get("not_asked_for_money") or 0,
-        left_alone=reasons,
-    )
+            rows = [row for row in rows if row.teacher_slug not in related]
+        return extract_by_rule(steps, rows, self._rule, tools=complete_tools(trace.tools, trace.states))

@@ -12,10 +12,9 @@ from replaysim.some_pairs import call, pair, recipe_file
 
 from composer_replication.cli import app as cli
 from composer_replication.replaysim import pair_file
-from composer_replication.replaysim.pair_file import normalize_file
+from composer_replication.replaysim.normalize import normalize_file
 from composer_replication.teacher_replay.pair_files import load_pairs, save_compact_pairs, save_pairs
 from composer_replication.traces import Source, ToolCall, Trace, Turn
-from composer_replication.trainer.replay.pair_files import pairs_in
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy
 import pytest
+from composer_replication.replaysim.batched import OperatorError
+from composer_replication.replaysim.loading import load_operators
 from replaysim.some_pairs import LONG_ENOUGH, call, pair, recipe_file
 
 from composer_replication import MissingExtraError
 from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport, loading
-from composer_replication.replaysim.batched import OperatorError
-from composer_replication.replaysim.loading import load_operators
 from composer_replication.replaysim.recipe import load_recipe
 
 THREE_PAIRS = Path(__file__).parent / "fixtures" / "three_pairs.jsonl"

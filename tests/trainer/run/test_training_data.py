@@ -16,7 +16,7 @@ from composer_replication.config.sections import DataSection
 from composer_replication.replaysim.records import NormalizedDPOPair
 from composer_replication.teacher_replay.compact_pairs import compact_lines
 from composer_replication.teacher_replay.pair_files import save_preference
-from composer_replication.trainer.replay.preference_rows import preference_rows
+from composer_replication.trainer.preference_rows import preference_rows
 from composer_replication.trainer.run.training_data import load_training_data, makes_tool_calls
 
 

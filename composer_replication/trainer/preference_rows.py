@@ -1,20 +1,41 @@
-"""Preference pairs as token ids: the prompt once, and two responses that start where the model would start."""
+"""Preference pairs as token ids: the prompt once, and two responses that start where the model would start.
+
+A preference that is trained in a context which the policy never acts in has no effect on how it acts: the loss goes to
+zero while the reward falls. `check_shown_context` compares what pairs and rollouts show: tool definitions and system
+prompt.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from jinja2.exceptions import TemplateError
 
 from composer_replication._arguments import check_count
 from composer_replication.rendering import check_chat_template, render_response
 from composer_replication.replaysim.records import NormalizedDPOPair
-from composer_replication.teacher_replay.preference import message_for_templates, preference_row
+from composer_replication.teacher_replay.pair_files import message_for_templates, preference_row
+from composer_replication.teacher_replay.records import Pair
 from composer_replication.traces import Message, without_thinking
+from composer_replication.trainer.rollouts.rollout import tool_definitions
+
+logger = logging.getLogger(__name__)
+
+PairInput: TypeAlias = Pair | NormalizedDPOPair | Mapping[str, Any]
+
+_PARTS = ("prompt", "chosen", "rejected")
+_LONGEST_QUOTE = 60
+# Enough rollouts to see every system prompt and environment of a data set.
+_ROWS_COMPARED = 1000
 
 
 class PreferenceRow(NamedTuple):
@@ -42,7 +63,7 @@ class PreferenceStats:
 
 def preference_rows(
     tokenizer: Any,
-    pairs: Iterable[Mapping[str, Any] | NormalizedDPOPair],
+    pairs: Iterable[PairInput],
     *,
     max_length: int,
     stats: PreferenceStats | None = None,
@@ -86,7 +107,7 @@ def _row(
     tokenizer: Any, conversation: Mapping[str, Any], max_length: int, stats: PreferenceStats
 ) -> PreferenceRow | str:
     """The row, or the reason why there is none."""
-    if not all(is_readable(message) for part in ("prompt", "chosen", "rejected") for message in conversation[part]):
+    if not all(is_readable(message) for part in _PARTS for message in conversation[part]):
         return "a message without a role or a text"
     prompt = [shown_message(message) for message in conversation["prompt"]]
     sides = [[shown_message(message) for message in conversation[side]] for side in ("chosen", "rejected")]
@@ -115,7 +136,7 @@ def _row(
     return PreferenceRow(prompt_ids, chosen_ids, rejected_ids)
 
 
-def conversational(pair: Mapping[str, Any] | NormalizedDPOPair, number: int) -> Mapping[str, Any]:
+def conversational(pair: PairInput, number: int) -> Mapping[str, Any]:
     """A pair of any form in TRL's: `prompt`, `chosen` and `rejected` as messages, and `tools` if it has them.
 
     Raises:
@@ -128,10 +149,12 @@ def conversational(pair: Mapping[str, Any] | NormalizedDPOPair, number: int) -> 
             "rejected": pair.rejected_messages,
             "tools": pair.metadata.get("pair", {}).get("tools"),
         }
+    if isinstance(pair, Pair):
+        return preference_row(pair)
     if isinstance(pair, Mapping):
         if all(isinstance(pair.get(side), str) for side in ("chosen", "rejected")) and "state_messages" in pair:
-            return preference_row(pair)  # type: ignore[arg-type]
-        if all(_is_list(pair.get(part)) for part in ("prompt", "chosen", "rejected")):
+            return preference_row(Pair.of({"state_id": "", "n_teachers_agreeing": 0, **pair}, f"pair {number}"))
+        if all(_is_list(pair.get(part)) for part in _PARTS):
             return {**pair, "tools": _definitions(pair.get("tools"), number)}
     found = ", ".join(map(str, pair)) if isinstance(pair, Mapping) else type(pair).__name__
     raise ValueError(
@@ -163,12 +186,12 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def has_calls(pair: Mapping[str, Any] | NormalizedDPOPair) -> bool:
+def has_calls(pair: PairInput) -> bool:
     """Whether a pair holds a tool call or a result, which the chat template then has to render."""
     conversation = conversational(pair, 0)
     return any(
         isinstance(message, Mapping) and (message.get("tool_calls") or message.get("role") == "tool")
-        for part in ("prompt", "chosen", "rejected")
+        for part in _PARTS
         for message in conversation[part]
     )
 
@@ -202,3 +225,112 @@ def shown_message(message: Message) -> Message:
     if shown["role"] == "assistant":
         shown["content"] = without_thinking(shown["content"])
     return shown
+
+
+def preference_batch(rows: Sequence[PreferenceRow], *, pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Rows as `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask}`, padded on the right to the longest."""
+    batch: dict[str, torch.Tensor] = {}
+    for side in ("chosen", "rejected"):
+        responses = [row.chosen_ids if side == "chosen" else row.rejected_ids for row in rows]
+        prompts_B1 = torch.tensor([len(row.prompt_ids) for row in rows])[:, None]
+        lengths_B1 = prompts_B1 + torch.tensor([len(response) for response in responses])[:, None]
+        column_T = torch.arange(int(lengths_B1.max()))
+        ids_BT = torch.full((len(rows), len(column_T)), pad_token_id)
+        for number, (row, response) in enumerate(zip(rows, responses, strict=True)):
+            ids_BT[number, : int(lengths_B1[number])] = torch.tensor([*row.prompt_ids, *response])
+        batch[f"dpo_{side}_input_ids"] = ids_BT
+        batch[f"dpo_{side}_attention_mask"] = (column_T < lengths_B1).long()
+        batch[f"dpo_{side}_response_mask"] = ((column_T >= prompts_B1) & (column_T < lengths_B1)).long()
+    return batch
+
+
+def check_rows(rows: Sequence[PreferenceRow]) -> None:
+    """Raise a ValueError if there is no pair, or one that lacks a prompt or a response."""
+    if not rows:
+        raise ValueError("rows is empty: channel 3 needs at least one preference pair")
+    for number, row in enumerate(rows):
+        for name, ids in row._asdict().items():
+            if not ids:
+                raise ValueError(f"rows[{number}].{name} is empty: a pair has a prompt and two responses")
+
+
+def rows_digest(rows: Sequence[PreferenceRow]) -> str:
+    """A hash of all token ids, and of which part of which pair they stand in."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for ids in row:
+            digest.update(len(ids).to_bytes(8, "little"))
+            digest.update(array("q", ids).tobytes())
+    return digest.hexdigest()
+
+
+class ShownContext(NamedTuple):
+    """The system prompt (None: there is none), and the tools' definitions by name."""
+
+    system: str | None
+    tools: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, prompt: Sequence[Message], tools: Sequence[Any] | None) -> ShownContext:
+        """What a conversation shows before the first user message."""
+        first: Message = prompt[0] if prompt else {}
+        has_system = is_readable(first) and first["role"] == "system"
+        system = shown_message(first)["content"] if has_system else None
+        functions = [tool.get("function") or tool for tool in tool_definitions(tools) or ()]
+        return cls(system, frozenset((str(one.get("name")), json.dumps(one, sort_keys=True)) for one in functions))
+
+
+def check_shown_context(pairs: Sequence[Any], rollouts: Iterable[ShownContext], source: str = "replay_dataset") -> None:
+    """Compare the pairs' contexts with those of the rollouts, and warn of what differs. `source` names the pairs.
+
+    Raises:
+        ValueError: pairs call tools without showing any, and the rollouts show some.
+    """
+    shown = set(islice(rollouts, _ROWS_COMPARED))
+    if not shown:
+        return
+    rollout_tools, rollout_systems = {one.tools for one in shown}, {one.system for one in shown}
+    unshown, tools, systems = 0, Counter[frozenset[tuple[str, str]]](), Counter[str | None]()
+    for number, pair in enumerate(pairs):
+        conversation = conversational(pair, number)
+        context = ShownContext.of(conversation["prompt"], conversation.get("tools"))
+        if context.tools not in rollout_tools:
+            tools[context.tools] += 1
+            unshown += not context.tools and has_calls(conversation)
+        if context.system not in rollout_systems:
+            systems[context.system] += 1
+    wanted = max(rollout_tools, key=len)
+    if unshown:
+        raise ValueError(
+            f"{source}: {unshown} of {len(pairs)} pairs call tools without showing any definitions, and rollouts "
+            f"show {_names(wanted)}: put the same definitions into each pair's `tools`"
+        )
+    differences = []
+    if tools:
+        (most, _), *_ = tools.most_common(1)
+        differences.append((tools.total(), "show other tools than", _difference(most, wanted)))
+    if systems:
+        (system, _), *_ = systems.most_common(1)
+        both = f"pairs: {_quoted(system)}; rollouts: {_quoted(next(iter(rollout_systems)))}"
+        differences.append((systems.total(), "have another system prompt than", both))
+    for count, what, difference in differences:
+        logger.warning(
+            "%s: %d of %d pairs %s the rollouts (%s): channel 3 trains a context in which the policy never acts",
+            *(source, count, len(pairs), what, difference),
+        )
+
+
+def _difference(pair: frozenset[tuple[str, str]], rollout: frozenset[tuple[str, str]]) -> str:
+    if _names(pair) != _names(rollout):
+        return f"pairs: {_names(pair)}; rollouts: {_names(rollout)}"
+    return f"the definitions of {_names(pair - rollout)} differ"
+
+
+def _names(tools: frozenset[tuple[str, str]]) -> str:
+    return ", ".join(sorted(name for name, _ in tools)) or "none"
+
+
+def _quoted(system: str | None) -> str:
+    if system is None:
+        return "none"
+    return repr(system if len(system) <= _LONGEST_QUOTE else system[:_LONGEST_QUOTE] + "…")

@@ -1,15 +1,94 @@
-"""Channel 3's pairs, batch by batch, in an order of their own."""
+"""Channel 3's pairs: rendered, scored once by the reference policy, and drawn batch by batch in an order of their own."""
 
 from __future__ import annotations
 
-import hashlib
-from array import array
-from collections.abc import Mapping, Sequence
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
+from composer_replication.teacher_replay.pair_files import training_pairs
 from composer_replication.trainer.epoch_positions import EpochPositions
-from composer_replication.trainer.replay.preference_rows import PreferenceRow
+from composer_replication.trainer.preference_rows import (
+    PairInput,
+    PreferenceRow,
+    PreferenceStats,
+    check_rows,
+    preference_batch,
+    preference_rows,
+    rows_digest,
+)
+from composer_replication.trainer.reference_logprobs import reference_logprobs, reference_policy
+
+logger = logging.getLogger(__name__)
+
+
+def given_pairs(replay_dataset: Iterable[Any] | str | os.PathLike[str] | None) -> list[PairInput]:
+    """The pairs that a trainer was given, or those in the file that it was given.
+
+    Raises:
+        ValueError: the file is missing, or holds something else.
+    """
+    if not isinstance(replay_dataset, str | os.PathLike):
+        return list(replay_dataset or ())
+    try:
+        return list(training_pairs(replay_dataset))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"replay_dataset: {error}") from None
+
+
+def replay_pairs(
+    model: nn.Module,
+    tokenizer: Any,
+    pairs: Iterable[PairInput],
+    *,
+    accelerator: Any,
+    max_length: int,
+    needs_reference: bool,
+    cache_dir: Path,
+    batch_size: int,
+    seed: int,
+) -> ReplayPairs:
+    """Render the pairs, and score them once by the policy as it is now, which is the reference, or with adapters off.
+
+    One process scores them and writes the cache, the others read it.
+
+    Raises:
+        ValueError: no pair can be used; the message counts why.
+    """
+    stats = PreferenceStats()
+    rows = preference_rows(tokenizer, pairs, max_length=max_length, stats=stats)
+    dropped = ", ".join(f"{count} {reason}" for reason, count in stats.pairs_dropped.most_common())
+    if not rows:
+        raise ValueError(f"replay_dataset has no pair that can be used: {dropped or 'it is empty'}")
+    if dropped:
+        logger.warning("replay_dataset: %d pairs are used, others are left out: %s", stats.pairs, dropped)
+    if stats.prompts_truncated:
+        logger.warning("replay_dataset: %d prompts lost their beginning to max_length", stats.prompts_truncated)
+    references = None
+    if needs_reference:
+        with accelerator.main_process_first(), accelerator.autocast(), reference_policy(model) as reference:
+            references = reference_logprobs(
+                reference,
+                rows,
+                pad_token_id=tokenizer.pad_token_id,
+                batch_size=batch_size,
+                cache_dir=cache_dir,
+                device=next(model.parameters()).device,
+                precision=accelerator.mixed_precision,
+            )
+    return ReplayPairs(
+        rows,
+        references=references,
+        seed=seed,
+        pad_token_id=tokenizer.pad_token_id,
+        process_index=accelerator.process_index,
+        num_processes=accelerator.num_processes,
+    )
 
 
 class ReplayPairs:
@@ -105,40 +184,3 @@ class ReplayPairs:
                 "with the same replay_dataset, or start a new run"
             )
         self._positions.load_state_dict(state)
-
-
-def preference_batch(rows: Sequence[PreferenceRow], *, pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Rows as `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask}`, padded on the right to the longest."""
-    batch: dict[str, torch.Tensor] = {}
-    for side in ("chosen", "rejected"):
-        responses = [row.chosen_ids if side == "chosen" else row.rejected_ids for row in rows]
-        prompts_B1 = torch.tensor([len(row.prompt_ids) for row in rows])[:, None]
-        lengths_B1 = prompts_B1 + torch.tensor([len(response) for response in responses])[:, None]
-        column_T = torch.arange(int(lengths_B1.max()))
-        ids_BT = torch.full((len(rows), len(column_T)), pad_token_id)
-        for number, (row, response) in enumerate(zip(rows, responses, strict=True)):
-            ids_BT[number, : int(lengths_B1[number])] = torch.tensor([*row.prompt_ids, *response])
-        batch[f"dpo_{side}_input_ids"] = ids_BT
-        batch[f"dpo_{side}_attention_mask"] = (column_T < lengths_B1).long()
-        batch[f"dpo_{side}_response_mask"] = ((column_T >= prompts_B1) & (column_T < lengths_B1)).long()
-    return batch
-
-
-def check_rows(rows: Sequence[PreferenceRow]) -> None:
-    """Raise a ValueError if there is no pair, or one that lacks a prompt or a response."""
-    if not rows:
-        raise ValueError("rows is empty: channel 3 needs at least one preference pair")
-    for number, row in enumerate(rows):
-        for name, ids in row._asdict().items():
-            if not ids:
-                raise ValueError(f"rows[{number}].{name} is empty: a pair has a prompt and two responses")
-
-
-def rows_digest(rows: Sequence[PreferenceRow]) -> str:
-    """A hash of all token ids, and of which part of which pair they stand in."""
-    digest = hashlib.sha256()
-    for row in rows:
-        for ids in row:
-            digest.update(len(ids).to_bytes(8, "little"))
-            digest.update(array("q", ids).tobytes())
-    return digest.hexdigest()
