@@ -126,8 +126,9 @@ def self_contained_bytes(pairs: Path) -> int:
 
     total = 0
     for pair in stored_pairs(pairs):
-        total += len(encoded({**pair, "state_messages": [], "tools": []})) + 1
-        total += size(pair["tools"]) - 2 + sum(size(message) + 2 for message in pair["state_messages"]) - 2
+        texts = msgspec.structs.replace(pair, messages=[], details={**pair.details, "tools": []}).with_texts()
+        total += len(encoded(texts)) + 1
+        total += size(pair.tools) - 2 + sum(size(message) + 2 for message in pair.messages) - 2
     return total
 
 

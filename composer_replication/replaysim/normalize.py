@@ -263,7 +263,7 @@ def replay_and_normalize_trace_sync(
 
 @dataclass
 class NormalizedFile:
-    """The result of `normalize_file`: the report of `DJNormalizer` as JSON has it, and whether nothing had to be done."""
+    """The result of `normalize_file`: the report of `DJNormalizer` for JSON, and whether it was up to date."""
 
     report: dict[str, Any]
     up_to_date: bool

@@ -165,7 +165,7 @@ _PAIR_KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 def check_pair(pair: Any, where: str) -> None:
     """Raise ValueError unless a pair has the required keys of a `DPOPair`, with values of their types."""
     if not isinstance(pair, Mapping):
-        raise ValueError(f"{where}: not a pair, but a {type(pair).__name__}")
+        raise ValueError(f"{where}: not a pair, but {type(pair).__name__}")
     for key, (kind, name) in _PAIR_KINDS.items():
         value = pair.get(key)
         if not isinstance(value, kind) or isinstance(value, bool) or (kind is Sequence and isinstance(value, str)):

@@ -1,4 +1,4 @@
-"""Channel 3's pairs: rendered, scored once by the reference policy, and drawn batch by batch in an order of their own."""
+"""Channel 3's pairs: rendered, scored once by the reference policy, drawn batch by batch in an order of their own."""
 
 from __future__ import annotations
 

@@ -11,9 +11,16 @@ import pytest
 from replaysim.some_pairs import call, pair, recipe_file
 
 from composer_replication.cli import app as cli
-from composer_replication.replaysim import pair_file
+from composer_replication.replaysim import normalize as module
 from composer_replication.replaysim.normalize import normalize_file
-from composer_replication.teacher_replay.pair_files import load_pairs, save_compact_pairs, save_pairs
+from composer_replication.teacher_replay.pair_files import (
+    load_pairs,
+    save_compact_pairs,
+    save_pairs,
+    stored_pairs,
+    training_pairs,
+)
+from composer_replication.teacher_replay.records import Pair
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
 
@@ -71,7 +78,7 @@ def test_a_second_run_has_nothing_to_do(
     written = output.read_bytes()
     assert (code, json.loads(first)["up_to_date"]) == (0, False)
     with monkeypatch.context() as patch:
-        patch.setattr(pair_file, "DJNormalizer", _refuse_to_work(pair_file.DJNormalizer))
+        patch.setattr(module, "DJNormalizer", _refuse_to_work(module.DJNormalizer))
         code, out, _ = run(capsys, pairs, "-o", output)
         assert code == 0
         assert "up to date" in out
@@ -124,13 +131,13 @@ def test_the_output_is_in_the_form_of_the_input(
     assert reports[0] == reports[1]
     plain = rows_of(tmp_path / "plain_out.jsonl")
     assert [one["state_id"] for one in plain] == [f"t::{number:04d}" for number in range(12) if number != 2]
-    stored = list(pairs_in(tmp_path / "compact_out.jsonl"))
-    assert [{**vars(one), "state_messages": list(one.state_messages)} for one in stored] == plain
-    assert list(pairs_in(tmp_path / "plain_out.jsonl")) == stored
+    stored = list(training_pairs(tmp_path / "compact_out.jsonl"))
+    kept = [one for one in stored_pairs(compact) if one.state_id != "t::0002"]
+    assert stored == list(training_pairs(tmp_path / "plain_out.jsonl")) == kept
     # Every message and the tools once, on the disk and in memory.
     lines = rows_of(tmp_path / "compact_out.jsonl")
     assert sum("message" in line for line in lines) == 2 + 2 * 11
-    assert len({id(message) for one in stored for message in one.state_messages}) == 2 + 2 * 11
+    assert len({id(message) for one in stored for message in one.messages}) == 2 + 2 * 11
     assert sum(list(line) == ["tools"] for line in lines) == 1
     tables = [pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in ("compact", "plain")]
     assert tables[0].equals(tables[1])
@@ -150,9 +157,10 @@ def test_histories_are_never_all_in_memory(tmp_path: Path, monkeypatch: pytest.M
 
     def read(_: Path) -> Any:
         for number in range(50):
-            yield pair(number, state_messages=[Message(role="user", content=f"{number} {part}") for part in range(4)])
+            messages = [Message(role="user", content=f"{number} {part}") for part in range(4)]
+            yield Pair.of(pair(number, state_messages=messages))
 
-    monkeypatch.setattr(pair_file, "stored_pairs", read)
+    monkeypatch.setattr(module, "stored_pairs", read)
     (tmp_path / "pairs.jsonl").touch()
     made = normalize_file(tmp_path / "pairs.jsonl", tmp_path / "out.jsonl", preference=tmp_path / "out.parquet")
     assert made.report["pairs_out"] == 50
@@ -162,13 +170,13 @@ def test_histories_are_never_all_in_memory(tmp_path: Path, monkeypatch: pytest.M
 def test_pairs_that_change_while_they_are_read_are_an_error(
     pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Changing(pair_file.DJNormalizer):
+    class Changing(module.DJNormalizer):
         def kept(self, given: Any) -> Any:
             kept = super().kept(given)
             pairs.write_text("\n".join(pairs.read_text().splitlines()[2:]))
             return kept
 
-    monkeypatch.setattr(pair_file, "DJNormalizer", Changing)
+    monkeypatch.setattr(module, "DJNormalizer", Changing)
     with pytest.raises(ValueError, match=r"pairs.jsonl: it changed while it was read; run this again"):
         normalize_file(pairs, tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
@@ -186,7 +194,7 @@ def test_a_new_version_makes_them_again(pairs: Path, tmp_path: Path, monkeypatch
     output = tmp_path / "out.jsonl"
     normalize_file(pairs, output)
     assert normalize_file(pairs, output).up_to_date
-    monkeypatch.setattr(pair_file, "version", lambda package: "9.9")
+    monkeypatch.setattr(module, "version", lambda package: "9.9")
     assert not normalize_file(pairs, output).up_to_date
 
 
@@ -255,8 +263,8 @@ def test_no_pair_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["PAIRS", "-o", "OUT", "--recipe", "WRONG"], 1, "no_such_filter: Unknown operator 'no_such_filter'"),
         (["PAIRS", "-o", "OUT", "--executor", "dask"], 2, "'dask' is not one of"),
         (["PAIRS", "-o", "OUT", "-p", "0"], 2, "'--processes'"),
-        (["CUT", "-o", "OUT"], 1, "cut.jsonl, line 3: no JSON"),
-        (["LACKS", "-o", "OUT"], 1, "lacks.jsonl, line 1: no pair, 'n_teachers_agreeing' is missing"),
+        (["CUT", "-o", "OUT"], 1, "cut.jsonl, line 3: not JSON"),
+        (["LACKS", "-o", "OUT"], 1, "lacks.jsonl, line 1: not a pair, 'n_teachers_agreeing' is missing"),
         (["EMPTY", "-o", "OUT"], 1, "empty.jsonl: there is no pair in it"),
     ],
 )
@@ -299,7 +307,7 @@ def test_what_stood_there_before_stays_if_a_run_fails(pairs: Path, tmp_path: Pat
     normalize_file(pairs, output)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("out*")}
     pairs.write_text(pairs.read_text() + "{", encoding="utf-8")
-    with pytest.raises(ValueError, match="line 9: no JSON"):
+    with pytest.raises(ValueError, match="line 9: not JSON"):
         normalize_file(pairs, output)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*out*")} == before
     assert list(tmp_path.glob(".*")) == []

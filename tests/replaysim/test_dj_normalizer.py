@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy
 import pytest
-from composer_replication.replaysim.batched import OperatorError
-from composer_replication.replaysim.loading import load_operators
 from replaysim.some_pairs import LONG_ENOUGH, call, pair, recipe_file
 
 from composer_replication import MissingExtraError
-from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport, loading
-from composer_replication.replaysim.recipe import load_recipe
+from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport
+from composer_replication.replaysim import recipe as recipe_module
+from composer_replication.replaysim.engines import OperatorError
+from composer_replication.replaysim.recipe import load_operators, load_recipe
 
 THREE_PAIRS = Path(__file__).parent / "fixtures" / "three_pairs.jsonl"
 
@@ -263,7 +263,7 @@ def test_the_collector_runs_again_if_it_did(running: bool) -> None:
     try:
         DJNormalizer(skip_dj=True).normalize([pair()])
         assert gc.isenabled() is running
-        with pytest.raises(ValueError, match="pair 0 is no pair"):
+        with pytest.raises(ValueError, match="pair 0: not a pair, but int"):
             DJNormalizer(skip_dj=True).normalize([3])  # type: ignore[list-item]
         assert gc.isenabled() is running
     finally:
@@ -350,7 +350,7 @@ def test_words_are_stripped_as_data_juicer_does_it_and_its_function_is_put_back(
     helper = importlib.import_module("data_juicer.ops.common.helper_func")
     original = helper.strip
     asked: list[str] = []
-    monkeypatch.setattr(loading, "_MOST_WORDS", 3)
+    monkeypatch.setattr(recipe_module, "_MOST_WORDS", 3)
 
     def counted(word: str, characters: set[str]) -> str:
         asked.append(word)
@@ -359,7 +359,7 @@ def test_words_are_stripped_as_data_juicer_does_it_and_its_function_is_put_back(
     monkeypatch.setattr(helper, "strip", counted)
     brackets, stars = set("[]"), set("*")
     words = ["[a]", "*b*", "[a]", "", "[*c*]", "[a]"]
-    with loading.words_stripped_once():
+    with recipe_module.words_stripped_once():
         got = [(helper.strip(word, brackets), helper.strip(word, stars)) for word in words]
     assert got == [(original(word, brackets), original(word, stars)) for word in words]
     assert asked.count("[a]") == 4  # once for each set of characters, and once more after it was forgotten
