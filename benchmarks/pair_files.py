@@ -115,6 +115,7 @@ def self_contained_bytes(pairs: Path) -> int:
     """The bytes of the same pairs with all their messages and tools."""
     from composer_replication.teacher_replay.compact_pairs import encoded
     from composer_replication.teacher_replay.pair_files import stored_pairs
+    from composer_replication.traces import render_action
 
     sizes: dict[int, tuple[Any, int]] = {}
 
@@ -126,8 +127,7 @@ def self_contained_bytes(pairs: Path) -> int:
 
     total = 0
     for pair in stored_pairs(pairs):
-        texts = msgspec.structs.replace(pair, messages=[], details={**pair.details, "tools": []}).with_texts()
-        total += len(encoded(texts)) + 1
+        total += len(encoded({**pair.row(render_action), "state_messages": [], "tools": []})) + 1
         total += size(pair.tools) - 2 + sum(size(message) + 2 for message in pair.messages) - 2
     return total
 

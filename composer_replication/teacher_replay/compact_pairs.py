@@ -31,16 +31,18 @@ Row = Mapping[str, Any]
 
 
 def compact_rows(pairs: Iterable[Pair | Row]) -> Iterator[Row]:
-    """Return the rows of a compact file of pairs, or of normalised rows. Traces are told apart by what `state_id`
-    starts with; pairs of a trace belong together, since messages are written again for each part.
+    """Return the rows of a compact file of pairs, or of normalised rows.
+
+    Traces are told apart by what `state_id` starts with. Pairs of a trace belong together: messages are numbered anew
+    where another trace begins.
 
     Raises:
         ValueError: a message or the tools of a pair are of the wrong type.
     """
     yield {"begin": "pairs"}
-    writer = _CompactWriter()
+    writer = _Writer()
     for pair in pairs:
-        yield from writer.rows(_compact_row(pair) if isinstance(pair, Pair) else pair)
+        yield from writer.rows(pair.row(msgspec.to_builtins) if isinstance(pair, Pair) else pair)
     yield {"pairs": writer.pairs}
 
 
@@ -52,7 +54,7 @@ def stored_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         ValueError: a line is not JSON or refers to a missing line, or the file was cut; names the file and the line.
     """
-    reader = _CompactReader()
+    reader = _Reader()
     number = 0
     for number, given in json_lines(path):
         try:
@@ -115,96 +117,87 @@ def _kind(row: Row) -> str | None:
     return name if name in ("begin", "trace", "message", "tools", "pairs") else None
 
 
-def _digest(value: Any) -> bytes:
-    return hashlib.blake2b(encoded(value), digest_size=16).digest()
-
-
-def _original(row: Row) -> dict[str, Any]:
-    """Return what a normalised row keeps of its original pair."""
+def _holders_of_tools(row: Row) -> list[dict[str, Any]]:
+    """Return the row, and what a normalised row keeps of its original pair: each may have `tools`."""
     metadata = row.get("metadata")
-    pair = metadata.get("pair") if isinstance(metadata, dict) else None
-    return pair if isinstance(pair, dict) else {}
+    original = metadata.get("pair") if isinstance(metadata, dict) else None
+    return [row, original] if isinstance(original, dict) else [row]  # type: ignore[list-item]
 
 
-def _compact_row(pair: Pair) -> Row:
-    return {
-        "state_id": pair.state_id,
-        "state_messages": pair.messages,
-        "chosen": msgspec.to_builtins(pair.chosen),
-        "rejected": msgspec.to_builtins(pair.rejected),
-        "n_teachers_agreeing": pair.n_teachers_agreeing,
-        **pair.details,
-    }
+class _Numbers:
+    """The numbers of values in the order of their first use; the same by identity or by content."""
+
+    def __init__(self) -> None:
+        # The value is kept too: a new one must not get the id, and so the number, of one that is gone.
+        self._by_identity: dict[int, tuple[Any, int]] = {}
+        self._by_content: dict[bytes, int] = {}
+
+    def number(self, value: Any) -> tuple[int, bool]:
+        """Return the number of a value, and whether it is new."""
+        if id(value) in self._by_identity:
+            return self._by_identity[id(value)][1], False
+        count = len(self._by_content)
+        number = self._by_content.setdefault(hashlib.blake2b(encoded(value), digest_size=16).digest(), count)
+        self._by_identity[id(value)] = value, number
+        return number, number == count
+
+    def forget_objects(self) -> None:
+        """Know values by their content alone from here on, so that no object is kept alive."""
+        self._by_identity.clear()
 
 
-class _CompactWriter:
+class _Writer:
     def __init__(self) -> None:
         self.pairs = 0
+        self._tools = _Numbers()
         self._trace: str | None = None
-        self._messages = _MessageNumbers()
-        self._tools: dict[bytes, int] = {}
-        self._last_tools: tuple[Any, int] = (None, 0)
 
     def rows(self, row: Row) -> Iterator[Row]:
         trace = row["state_id"].rpartition("::")[0]
         if trace != self._trace:
-            self._trace, self._messages = trace, _MessageNumbers()
+            self._trace, self._messages = trace, _Numbers()
+            self._tools.forget_objects()
+            self._last: tuple[list[Message], list[list[int]]] = ([], [])
             yield {"trace": trace}
         messages = list(row["state_messages"])
         if not all(isinstance(message, dict) for message in messages):
             raise ValueError(f"{row['state_id']}: a message is not an object")
-        ranges, new = self._messages.ranges(messages)
+        ranges, new = self._ranges(messages)
         yield from ({"message": message} for message in new)
         row = {**row, "state_messages": ranges}
-        if original := {**_original(row)}:
-            row["metadata"] = {**row["metadata"], "pair": original}
-        for holder in (row, original):
+        if len(_holders_of_tools(row)) > 1:
+            row["metadata"] = {**row["metadata"], "pair": {**row["metadata"]["pair"]}}
+        for holder in _holders_of_tools(row):
             if (tools := holder.get("tools")) is not None:
                 if not isinstance(tools, list):
                     raise ValueError(f"{row['state_id']}: 'tools' is not a list")
-                known = len(self._tools)
-                if tools is not self._last_tools[0]:  # those of a trace are one object
-                    self._last_tools = (tools, self._tools.setdefault(_digest(tools), known))
-                holder["tools"] = self._last_tools[1]
-                if len(self._tools) > known:
+                holder["tools"], is_new = self._tools.number(tools)
+                if is_new:
                     yield {"tools": tools}
         yield row
         self.pairs += 1
 
-
-class _MessageNumbers:
-    """The numbers of a trace's messages; messages are the same by identity or by content."""
-
-    def __init__(self) -> None:
-        # The message is kept too: a new one must not get the id, and so the number, of one that is gone.
-        self._by_identity: dict[int, tuple[Message, int]] = {}
-        self._by_content: dict[bytes, int] = {}
-        self._last: list[Message] = []
-        self._last_ranges: list[list[int]] = []
-
-    def ranges(self, messages: list[Message]) -> tuple[list[list[int]], list[Message]]:
+    def _ranges(self, messages: list[Message]) -> tuple[list[list[int]], list[Message]]:
         """Return a history as ranges of numbers, and the messages in it that are new."""
-        ranges: list[list[int]] = []
-        known, new = 0, []
-        if messages[: len(self._last)] == self._last:
-            # Mostly a history is the last one and a step more.
-            known, ranges = len(self._last), [[*one] for one in self._last_ranges]
-        for message in messages[known:]:
-            if id(message) not in self._by_identity:
-                count = len(self._by_content)
-                self._by_identity[id(message)] = message, self._by_content.setdefault(_digest(message), count)
-                if len(self._by_content) > count:
-                    new.append(message)
-            number = self._by_identity[id(message)][1]
+        known, ranges = self._last
+        if messages[: len(known)] == known:  # mostly a history is the last one and a step more
+            ranges = [[*one] for one in ranges]
+        else:
+            known, ranges = [], []
+        new = []
+        for message in messages[len(known) :]:
+            number, is_new = self._messages.number(message)
+            if is_new:
+                new.append(message)
             if ranges and ranges[-1][1] == number:
                 ranges[-1][1] += 1
             else:
                 ranges.append([number, number + 1])
-        self._last, self._last_ranges = messages, ranges
+        self._last = messages, ranges
         return ranges, new
 
 
-class _CompactReader:
+class _Reader:
     def __init__(self) -> None:
         self._start()
 
@@ -250,7 +243,7 @@ class _CompactReader:
         history = row.get("state_messages")
         if isinstance(history, list) and history and isinstance(history[0], list):
             row["state_messages"] = self._history(history)
-        for holder in (row, _original(row)):
+        for holder in _holders_of_tools(row):
             if type(number := holder.get("tools")) is int:
                 if not 0 <= number < len(self._tools):
                     raise ValueError(f"it names tools {number}, and {len(self._tools)} stand above")

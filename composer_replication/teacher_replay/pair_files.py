@@ -13,12 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from composer_replication._optional import require
 from composer_replication._whole_file import whole_file
+from composer_replication.histories import assistant_message
 from composer_replication.teacher_replay.compact_pairs import Row, compact_rows, encoded, stored_rows
-from composer_replication.teacher_replay.records import DPOPair, Pair, bare_action, check_pair
+from composer_replication.teacher_replay.records import DPOPair, Pair, check_pair
 from composer_replication.traces import Message, ToolCall, Turn, parse_arguments
 
 logger = logging.getLogger(__name__)
@@ -35,7 +34,8 @@ def save_pairs(pairs: Iterable[Pair | DPOPair], path: str | os.PathLike[str]) ->
     Raises:
         OSError: the file cannot be written; what was there before is still there.
     """
-    write_lines(map(plain_row, pairs), Path(path))
+    rows = (pair.with_texts() if isinstance(pair, Pair) else pair for pair in pairs)
+    write_lines(({**row, "state_messages": list(row["state_messages"])} for row in rows), Path(path))
 
 
 def save_compact_pairs(pairs: Iterable[Pair | DPOPair], path: str | os.PathLike[str]) -> None:
@@ -109,12 +109,11 @@ def preference_row(pair: Pair) -> dict[str, Any]:
     Arguments of tool calls are objects, not JSON text: chat templates write them out as they are, and would quote a
     text once more. Arguments that are not a JSON object stay as the text they are.
     """
-    row: dict[str, Any] = {"prompt": [message_for_templates(message) for message in pair.messages]}
-    for side, turn in (("chosen", pair.chosen), ("rejected", pair.rejected)):
-        message: Message = {"role": "assistant", "content": turn.content}
-        if turn.tool_calls:
-            message["tool_calls"] = [_call_for_templates(call.message(), call) for call in turn.tool_calls]
-        row[side] = [message]
+    row: dict[str, Any] = {
+        "prompt": [message_for_templates(message) for message in pair.messages],
+        "chosen": [message_for_templates(assistant_message(pair.chosen))],
+        "rejected": [message_for_templates(assistant_message(pair.rejected))],
+    }
     # Some templates take an empty list for tools that are there.
     return {**row, "tools": pair.tools} if pair.tools else row
 
@@ -124,18 +123,11 @@ def message_for_templates(message: Message) -> Message:
     if not message.get("tool_calls"):
         # A template that looks for the key would find calls in an empty list.
         return {key: value for key, value in message.items() if key != "tool_calls"}
-    calls = [_call_for_templates(call, _call_of(call)) for call in message["tool_calls"]]
+    calls = []
+    for call in message["tool_calls"]:
+        arguments, raw = parse_arguments(call["function"].get("arguments"))
+        calls.append({**call, "function": {**call["function"], "arguments": arguments if raw is None else raw}})
     return {**message, "tool_calls": calls}
-
-
-def _call_for_templates(message: dict[str, Any], call: ToolCall) -> dict[str, Any]:
-    arguments = call.arguments if call.raw_arguments is None else call.raw_arguments
-    return {**message, "function": {**message["function"], "arguments": arguments}}
-
-
-def _call_of(message: dict[str, Any]) -> ToolCall:
-    function = message["function"]
-    return ToolCall("", function.get("name", ""), *parse_arguments(function.get("arguments")))
 
 
 def _preference_rows(pairs: Iterable[Pair | DPOPair]) -> Iterator[dict[str, Any]]:
@@ -172,30 +164,20 @@ def _preference(row: Row, where: str) -> dict[str, Any]:
 
 
 def _normalized(row: Row, where: str) -> Pair:
-    """Return the pair of a normalised row; its metadata holds what is not among its own keys."""
-    sides = {}
+    """Return the pair of a normalised row; its metadata holds the other keys of the pair."""
+    metadata = row.get("metadata")
+    pair = {**((metadata.get("pair") if isinstance(metadata, dict) else None) or {})}
+    pair |= {key: row.get(key) for key in ("state_id", "state_messages", "n_teachers_agreeing")}
     for side in ("chosen", "rejected"):
         try:
             (message,) = row[f"{side}_messages"]
-            turn = Turn(
-                "assistant", message["content"], tool_calls=list(map(_call_of, message.get("tool_calls") or ()))
-            )
+            functions = [call["function"] for call in message.get("tool_calls") or ()]
+            calls = [ToolCall("", one["name"], *parse_arguments(one["arguments"])) for one in functions]
+            pair[side] = Turn("assistant", message["content"], tool_calls=calls)
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise ValueError(
-                f"{where}: not a normalised pair, '{side}_messages' is not one assistant message"
-            ) from None
-        sides[side] = msgspec.to_builtins(bare_action(turn))
-    metadata = row.get("metadata")
-    details = metadata.get("pair") if isinstance(metadata, dict) else None
-    required = {key: row.get(key) for key in ("state_id", "state_messages", "n_teachers_agreeing")}
-    return Pair.of({**(details or {}), **required, **sides}, where)
-
-
-def plain_row(pair: Pair | Row) -> Row:
-    """Return a pair, or a normalised row, as a line of a plain file."""
-    if isinstance(pair, Pair):
-        return pair.with_texts()
-    return {**pair, "state_messages": list(pair["state_messages"])}
+            problem = f"'{side}_messages' is not one assistant message"
+            raise ValueError(f"{where}: not a normalised pair, {problem}") from None
+    return Pair.of(pair, where)
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

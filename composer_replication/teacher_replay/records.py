@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 import msgspec
@@ -90,7 +90,7 @@ class Pair(msgspec.Struct):
     def of(cls, pair: Mapping[str, Any], where: str = "pair") -> Pair:
         """Return the pair that a `DPOPair` describes: the one place where its actions are parsed.
 
-        A side may also be the turn's own object, as new compact files have it.
+        A side may also be a turn, or the turn's JSON object.
 
         Raises:
             ValueError: a key is missing or has the wrong type; the message starts with `where`.
@@ -105,14 +105,18 @@ class Pair(msgspec.Struct):
 
     def with_texts(self) -> DPOPair:
         """Return the pair with its actions as texts and its history as a list."""
-        required = DPOPair(
-            state_id=self.state_id,
-            state_messages=list(self.messages),
-            chosen=render_action(self.chosen),
-            rejected=render_action(self.rejected),
-            n_teachers_agreeing=self.n_teachers_agreeing,
-        )
-        return cast(DPOPair, {**required, **self.details})
+        return cast(DPOPair, {**self.row(render_action), "state_messages": list(self.messages)})
+
+    def row(self, side: Callable[[Turn], Any]) -> dict[str, Any]:
+        """Return the keys of a `DPOPair`, with its sides as `side` writes them."""
+        return {
+            "state_id": self.state_id,
+            "state_messages": self.messages,
+            "chosen": side(self.chosen),
+            "rejected": side(self.rejected),
+            "n_teachers_agreeing": self.n_teachers_agreeing,
+            **self.details,
+        }
 
 
 def bare_action(turn: Turn) -> Turn:
@@ -124,7 +128,7 @@ def bare_action(turn: Turn) -> Turn:
     return Turn("assistant", turn.content, tool_calls=calls)
 
 
-def _side(given: str | dict[str, Any], where: str) -> Turn:
+def _side(given: Any, where: str) -> Turn:
     try:
         return bare_action(parse_action(given) if isinstance(given, str) else msgspec.convert(given, Turn))
     except msgspec.ValidationError as error:
@@ -156,8 +160,8 @@ class DPOPair(_Pair, total=False):
 _PAIR_KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "state_id": (str, "text"),
     "state_messages": (Sequence, "list"),
-    "chosen": ((str, dict), "text"),
-    "rejected": ((str, dict), "text"),
+    "chosen": ((str, dict, Turn), "text"),
+    "rejected": ((str, dict, Turn), "text"),
     "n_teachers_agreeing": (int, "number"),
 }
 
