@@ -47,9 +47,10 @@ def text_of(field: str, sample: Mapping[str, Any]) -> str:
 
 
 class _Step:
-    """A recipe's step: the operator it names, and where to note what it drops (nowhere, if there is no folder)."""
+    """A recipe's step: the operator it names, and the folder where it notes what it drops (None: nowhere)."""
 
-    def set_up(self, step: Mapping[str, Any], notes: str | None) -> None:
+    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.position: int = step["position"]
         self.field: str = step["field"]
         self.label = f"{step['op']} on {self.field}"
@@ -87,10 +88,6 @@ class PairFilter(_Step, Filter):  # type: ignore[misc]
     """A filter on one side of the pairs."""
 
     _batched_op = True
-
-    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_up(step, notes)
 
     def measure(self, samples: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The wrapped operator's statistics of each record, in JSON's types on every engine."""
@@ -149,10 +146,6 @@ class PairMapper(_Step, Mapper):  # type: ignore[misc]
 
     _batched_op = True
 
-    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_up(step, notes)
-
     def process_batched(self, samples: Any, *args: Any, **kwargs: Any) -> Any:
         with self.named_failures():
             batch = self._inner_batch(samples)
@@ -173,10 +166,6 @@ class PairDeduplicator(_Step, Deduplicator):  # type: ignore[misc]
     """A deduplicator by hash. The pair with the smallest index stays, on every engine and in any order of arrival."""
 
     _supported_exec_modes = ("default", "ray")
-
-    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_up(step, notes)
 
     @property
     def column(self) -> str:

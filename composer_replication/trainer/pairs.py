@@ -18,6 +18,7 @@ from composer_replication.trainer.preference_rows import (
     PreferenceRow,
     PreferenceStats,
     check_rows,
+    parsed,
     preference_batch,
     preference_rows,
     rows_digest,
@@ -28,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 def given_pairs(replay_dataset: Iterable[Any] | str | os.PathLike[str] | None) -> list[PairInput]:
-    """The pairs that a trainer was given, or those in the file that it was given.
+    """Return the pairs that a trainer was given, directly or as a file.
 
     Raises:
         ValueError: the file is missing, or holds something else.
     """
     if not isinstance(replay_dataset, str | os.PathLike):
-        return list(replay_dataset or ())
+        return [parsed(pair, number) for number, pair in enumerate(replay_dataset or ())]
     try:
         return list(training_pairs(replay_dataset))
     except (ValueError, OSError) as error:
@@ -150,7 +151,7 @@ class ReplayPairs:
         return self._positions.epoch
 
     def next_batch(self, size: int, device: torch.device | str) -> dict[str, torch.Tensor]:
-        """The next `size` pairs of this process; a batch may reach into the next epoch.
+        """Return the next `size` pairs of this process; a batch may reach into the next epoch.
 
         Returns:
             `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask}` (size, T), padded on the right, and with
@@ -171,7 +172,7 @@ class ReplayPairs:
         return {**self._positions.state_dict(), "pairs": self._digest}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on behind the batches that were drawn before `state_dict`; the number of processes may be another.
+        """Continue after the batches that were drawn before `state_dict`; the number of processes may differ.
 
         Raises:
             ValueError: the state is of other pairs or another seed, or lacks something.

@@ -52,7 +52,7 @@ class PreferenceStats:
 
     `pairs` were made into rows. `pairs_dropped` counts the others by reason: "empty side", "equal sides", "response
     too long", "not one assistant message", "a message without a role or a text", "refused by the chat template", "not
-    behind its prompt". `prompts_truncated` lost their beginning, `prompt_tokens_truncated` tokens in all.
+    after its prompt". `prompts_truncated` lost their beginning, `prompt_tokens_truncated` tokens in all.
     """
 
     pairs: int = 0
@@ -106,7 +106,7 @@ def preference_rows(
 def _row(
     tokenizer: Any, conversation: Mapping[str, Any], max_length: int, stats: PreferenceStats
 ) -> PreferenceRow | str:
-    """The row, or the reason why there is none."""
+    """Return the row, or the reason why there is none."""
     if not all(is_readable(message) for part in _PARTS for message in conversation[part]):
         return "a message without a role or a text"
     prompt = [shown_message(message) for message in conversation["prompt"]]
@@ -123,7 +123,7 @@ def _row(
     except (TemplateError, TypeError):  # a template's own refusal, or a value that it did not expect
         return "refused by the chat template"
     except ValueError:
-        return "not behind its prompt"
+        return "not after its prompt"
     if chosen_ids == rejected_ids:
         return "equal sides"
     room = max_length - max(len(chosen_ids), len(rejected_ids))
@@ -136,26 +136,29 @@ def _row(
     return PreferenceRow(prompt_ids, chosen_ids, rejected_ids)
 
 
+def parsed(pair: PairInput, number: int) -> PairInput:
+    """Return a `DPOPair` as a `Pair`, and any other form as it is."""
+    if not isinstance(pair, Mapping) or not all(isinstance(pair.get(side), str) for side in ("chosen", "rejected")):
+        return pair
+    if "state_messages" not in pair:
+        return pair
+    return Pair.of({"state_id": "", "n_teachers_agreeing": 0, **pair}, f"pair {number}")
+
+
 def conversational(pair: PairInput, number: int) -> Mapping[str, Any]:
-    """A pair of any form in TRL's: `prompt`, `chosen` and `rejected` as messages, and `tools` if it has them.
+    """Return a pair of any form in TRL's: `prompt`, `chosen` and `rejected` as messages, and `tools` if it has any.
 
     Raises:
         ValueError: it has the keys of no form; `number` says which pair it is.
     """
-    if isinstance(pair, NormalizedDPOPair):
-        return {
-            "prompt": pair.state_messages,
-            "chosen": pair.chosen_messages,
-            "rejected": pair.rejected_messages,
-            "tools": pair.metadata.get("pair", {}).get("tools"),
-        }
+    pair = parsed(pair, number)
     if isinstance(pair, Pair):
         return preference_row(pair)
-    if isinstance(pair, Mapping):
-        if all(isinstance(pair.get(side), str) for side in ("chosen", "rejected")) and "state_messages" in pair:
-            return preference_row(Pair.of({"state_id": "", "n_teachers_agreeing": 0, **pair}, f"pair {number}"))
-        if all(_is_list(pair.get(part)) for part in _PARTS):
-            return {**pair, "tools": _definitions(pair.get("tools"), number)}
+    if isinstance(pair, NormalizedDPOPair):
+        messages = (pair.state_messages, pair.chosen_messages, pair.rejected_messages)
+        return {**dict(zip(_PARTS, messages, strict=True)), "tools": pair.metadata.get("pair", {}).get("tools")}
+    if isinstance(pair, Mapping) and all(_is_list(pair.get(part)) for part in _PARTS):
+        return {**pair, "tools": _definitions(pair.get("tools"), number)}
     found = ", ".join(map(str, pair)) if isinstance(pair, Mapping) else type(pair).__name__
     raise ValueError(
         f"pair {number} has {found}: expected state_messages with the actions chosen and rejected, or prompt, chosen "
@@ -164,7 +167,7 @@ def conversational(pair: PairInput, number: int) -> Mapping[str, Any]:
 
 
 def _definitions(tools: Any, number: int) -> list[Any]:
-    """Tools as templates take them: JSON is decoded, and the None that tables fill in for absent keys is removed."""
+    """Return tools as templates take them: JSON is decoded, and the None that tables put for absent keys is removed."""
     try:
         given = json.loads(tools) if isinstance(tools, str) else tools or []
         definitions = [_without_none(json.loads(tool) if isinstance(tool, str) else tool) for tool in given]
@@ -205,7 +208,7 @@ def is_readable(message: Any) -> bool:
 
 
 def _text_of_blocks(content: Any) -> str | None:
-    """Content in blocks as one text; None if it is more than text."""
+    """Return content in blocks as one text; None if it is more than text."""
     if not _is_list(content) or not all(
         isinstance(one, Mapping) and isinstance(one.get("text"), str) for one in content
     ):
@@ -214,7 +217,7 @@ def _text_of_blocks(content: Any) -> str | None:
 
 
 def shown_message(message: Message) -> Message:
-    """A message as the template gets it: no empty fields, as tables fill them in, and no thinking."""
+    """Return a message as the template gets it: without empty fields, as tables fill them in, and without thinking."""
     shown = {
         key: value
         for key, value in message_for_templates(message).items()
@@ -228,7 +231,7 @@ def shown_message(message: Message) -> Message:
 
 
 def preference_batch(rows: Sequence[PreferenceRow], *, pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Rows as `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask}`, padded on the right to the longest."""
+    """Return rows as `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask}`, padded on the right."""
     batch: dict[str, torch.Tensor] = {}
     for side in ("chosen", "rejected"):
         responses = [row.chosen_ids if side == "chosen" else row.rejected_ids for row in rows]
@@ -255,7 +258,7 @@ def check_rows(rows: Sequence[PreferenceRow]) -> None:
 
 
 def rows_digest(rows: Sequence[PreferenceRow]) -> str:
-    """A hash of all token ids, and of which part of which pair they stand in."""
+    """Return a hash of all token ids and of their places in the pairs."""
     digest = hashlib.sha256()
     for row in rows:
         for ids in row:
@@ -272,7 +275,7 @@ class ShownContext(NamedTuple):
 
     @classmethod
     def of(cls, prompt: Sequence[Message], tools: Sequence[Any] | None) -> ShownContext:
-        """What a conversation shows before the first user message."""
+        """Return what a conversation shows before the first user message."""
         first: Message = prompt[0] if prompt else {}
         has_system = is_readable(first) and first["role"] == "system"
         system = shown_message(first)["content"] if has_system else None
@@ -281,7 +284,7 @@ class ShownContext(NamedTuple):
 
 
 def check_shown_context(pairs: Sequence[Any], rollouts: Iterable[ShownContext], source: str = "replay_dataset") -> None:
-    """Compare the pairs' contexts with those of the rollouts, and warn of what differs. `source` names the pairs.
+    """Compare the pairs' contexts with those of the rollouts, and warn about differences. `source` names the pairs.
 
     Raises:
         ValueError: pairs call tools without showing any, and the rollouts show some.
