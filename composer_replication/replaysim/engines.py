@@ -24,7 +24,7 @@ from composer_replication.replaysim.records import PairRecord
 
 logger = logging.getLogger(__name__)
 
-# What the operators work on; the chat messages stay behind and are joined again by index.
+# The operators work on these; the histories are joined again by index.
 COLUMNS = ("index", "state", "lesson", "chosen", "rejected")
 # Data-juicer's batch; a part of this many records is also what Ray hands out.
 _RECORDS_PER_PART = 1000
@@ -33,12 +33,12 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "RAY_
 
 
 class OperatorError(RuntimeError):
-    """An operator, or the engine that runs it, failed; the message has its reason."""
+    """An operator or its engine failed; the message says why."""
 
 
 @dataclass(frozen=True)
 class Drop:
-    """That a step dropped a record: by its statistics, or because it is the same as an earlier one."""
+    """A record that a step dropped: by its statistics, or because it equals an earlier one."""
 
     index: int
     position: int
@@ -48,7 +48,7 @@ class Drop:
 
 @dataclass
 class Outcome:
-    """What is left of the records' columns, and what was dropped; both in the order of the records.
+    """The remaining columns, and what was dropped; both in the order of the records.
 
     `columns` has the statistics of every filter, by its position, as `stats_<position>`.
     """
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def columns_of(records: Sequence[PairRecord]) -> dict[str, list[Any]]:
-    """The records as the columns that operators work on."""
+    """Return the records as the columns that operators work on."""
     return {name: [record[name] for record in records] for name in COLUMNS}  # type: ignore[literal-required]
 
 
@@ -111,7 +111,7 @@ def _map(operator: Any, columns: dict[str, list[Any]]) -> list[Drop]:
 
 
 def _batches(operator: Any, columns: dict[str, list[Any]]) -> Iterator[dict[str, list[Any]]]:
-    """The batches that data-juicer's own engines would make."""
+    """Return the batches that data-juicer's own engines would make."""
     for start in range(0, len(columns["index"]), operator.batch_size):
         yield {name: columns[name][start : start + operator.batch_size] for name in COLUMNS}
 
@@ -128,8 +128,8 @@ def run_engine(
     """Run a recipe on "data-juicer" (its DefaultExecutor) or on "ray", in a process of its own.
 
     Args:
-        processes: how many work at once; one per core by default. A Ray cluster in `RAY_ADDRESS` decides by itself.
-        work_dir: where a temporary folder is made for the run, and removed; a Ray cluster must see it on all nodes.
+        processes: number of processes; one per core by default. A Ray cluster in `RAY_ADDRESS` decides by itself.
+        work_dir: parent of the temporary folder of the run; a Ray cluster must see it on all nodes.
 
     Raises:
         OperatorError: the engine failed.
@@ -183,7 +183,8 @@ def _run_process(executor: str, folder: Path, sockets: Path) -> None:
 
 
 def _own_cluster(folder: Path) -> dict[str, str]:
-    """A Ray cluster that listens on this machine alone, behind a password that it would else put in the home folder."""
+    """Return the environment of a Ray cluster that listens on this machine alone, with a token that is not in the home
+    folder."""
     token = folder / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex())
@@ -261,7 +262,7 @@ def _folder(work_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 @contextmanager
 def _sockets_folder() -> Iterator[Path]:
-    """Where the processes of an engine meet: the path of a socket may have no more than a hundred characters."""
+    """A folder for the sockets of an engine: the path of a socket may have no more than a hundred characters."""
     short = "/tmp" if os.access("/tmp", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="pairs-", dir=short, ignore_cleanup_errors=True) as name:
         yield Path(name)

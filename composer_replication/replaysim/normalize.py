@@ -299,9 +299,9 @@ def normalize_file(
     summary_path = outputs[0].with_name(outputs[0].name + ".summary.json")
     made_by = {**_made_by(recipe, executor, skip_dj), "input_sha256": _sha256(source)}
     if not force:
-        summary = _read_summary(summary_path)
-        if summary is not None and summary["made_by"] == made_by and _are_unchanged(summary["outputs"], outputs):
-            return NormalizedFile(summary["report"], up_to_date=True)
+        earlier = _earlier_report(summary_path, made_by, outputs)
+        if earlier is not None:
+            return NormalizedFile(earlier, up_to_date=True)
     normalizer = DJNormalizer(recipe, executor=executor, skip_dj=skip_dj, processes=processes)
     # That the output can be written is known before the work begins.
     with whole_file(outputs[0], "the pairs") as temporary:
@@ -349,20 +349,16 @@ def _made_by(recipe: str | os.PathLike[str] | None, executor: str, skip_dj: bool
     }
 
 
-def _read_summary(path: Path) -> dict[str, Any] | None:
+def _earlier_report(summary: Path, made_by: dict[str, Any], outputs: Sequence[Path]) -> dict[str, Any] | None:
+    """Return the report of an earlier run, if it had the same input and its outputs are unchanged."""
     try:
-        summary = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        earlier = json.loads(summary.read_bytes())
+        # A run may have written one output more.
+        digests = zip(outputs, earlier["outputs"][: len(outputs)], strict=True)
+        unchanged = earlier["made_by"] == made_by and all(_sha256(path) == digest for path, digest in digests)
+        return dict(earlier["report"]) if unchanged else None
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    kinds = {"made_by": dict, "outputs": list, "report": dict}
-    whole = isinstance(summary, dict) and all(isinstance(summary.get(key), kind) for key, kind in kinds.items())
-    return summary if whole else None
-
-
-def _are_unchanged(digests: list[str], outputs: Sequence[Path]) -> bool:
-    """Whether the outputs are there as they were written; a run may have written one output more."""
-    known = zip(outputs, digests, strict=False)
-    return len(outputs) <= len(digests) and all(path.is_file() and _sha256(path) == digest for path, digest in known)
 
 
 def _sha256(path: Path) -> str:

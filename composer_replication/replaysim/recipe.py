@@ -44,13 +44,13 @@ class Step:
 
     @property
     def label(self) -> str:
-        """The operator and its field, as the reports write it."""
+        """The operator and its field, as reports show them."""
         return f"{self.op} on {self.field}"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe file, read. `sha256` is the digest of the file."""
+    """The content of a recipe file. `sha256` is the digest of the file."""
 
     path: Path
     name: str
@@ -59,7 +59,7 @@ class Recipe:
 
 
 def find_recipe(name: str | os.PathLike[str]) -> Path:
-    """The path of a recipe: a file, or the name of one that comes with the package ("default", "prose").
+    """Return the path of a recipe: a file, or the name of one that comes with the package ("default", "prose").
 
     Raises:
         FileNotFoundError: there is neither.
@@ -86,7 +86,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
     try:
         given = yaml.safe_load(content)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"recipe {path} is no YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"recipe {path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(given, dict) or not isinstance(given.get("process"), list):
         raise ValueError(f"recipe {path} has no list under 'process': it names the data-juicer operators to run")
     unknown = [str(key) for key in given if key not in _KEYS]
@@ -127,7 +127,7 @@ def require_data_juicer() -> None:
 
 
 def load_operators(recipe: Recipe) -> list[Any]:
-    """The recipe's operators, fitted to pairs (`PairFilter`, `PairMapper`, `PairDeduplicator`), ready to run.
+    """Return the recipe's operators, wrapped for pairs (`PairFilter`, `PairMapper`, `PairDeduplicator`).
 
     Raises:
         MissingExtraError: data-juicer is not installed.
@@ -157,7 +157,7 @@ def load_operators(recipe: Recipe) -> list[Any]:
 
 
 def wrapper_of(step: Step, recipe: Recipe, operators: ModuleType) -> str:
-    """The name of the class that fits a step's operator to pairs."""
+    """Return the name of the class that wraps a step's operator for pairs."""
     kind = operators.OPERATORS.modules[step.op]
     if issubclass(kind, operators.Deduplicator) and step.op in _DEDUPLICATORS:
         return "pair_deduplicator"
@@ -168,7 +168,7 @@ def wrapper_of(step: Step, recipe: Recipe, operators: ModuleType) -> str:
     if issubclass(kind, operators.Mapper):
         return "pair_mapper"
     raise ValueError(
-        f"recipe {recipe.path}: {step.op} is none for pairs: filters, mappers and {', '.join(_DEDUPLICATORS)} are"
+        f"recipe {recipe.path}: {step.op} does not work on pairs: filters, mappers and {', '.join(_DEDUPLICATORS)} do"
     )
 
 
@@ -180,7 +180,7 @@ def _first_error(step: Step, error: Any) -> str:
 
 @contextmanager
 def no_installs() -> Iterator[None]:
-    """Within it, a package that an operator lacks is an ImportError; data-juicer would run pip."""
+    """Raise an ImportError for a package that an operator lacks; data-juicer would run pip."""
     loader = importlib.import_module("data_juicer.utils.lazy_loader").LazyLoader
     install = loader.__dict__["_install_package"]
 
@@ -196,8 +196,8 @@ def no_installs() -> Iterator[None]:
 
 @contextmanager
 def words_stripped_once() -> Iterator[None]:
-    """Within it, data-juicer strips each word of special characters once: sessions say the same words over and over,
-    and that loop over letters is most of what the default recipe costs."""
+    """Let data-juicer strip each distinct word only once: sessions repeat words, and stripping them is most of the cost
+    of the default recipe."""
     module: Any = importlib.import_module("data_juicer.ops.common.helper_func")
     strip = module.strip
     # By set of characters, which is kept, so that no other set takes its place.
@@ -221,10 +221,10 @@ def words_stripped_once() -> Iterator[None]:
 
 @contextmanager
 def _untouched_process() -> Iterator[None]:
-    """Keep data-juicer's hands off what belongs to the process while it is imported.
+    """Restore the state of the process that importing data-juicer changes.
 
-    It takes away every loguru sink and puts in its own; modules of it set up the root logger, at level INFO, add a
-    folder of the working directory to the import path, and draw random numbers. Its own messages are off from here on;
+    It replaces all loguru sinks with its own, sets the root logger to level INFO, adds a folder of the working
+    directory to the import path, and draws random numbers. Its own messages are off from here on;
     `loguru.logger.enable("data_juicer")` brings them back.
     """
     from loguru import logger
@@ -244,7 +244,7 @@ def _untouched_process() -> Iterator[None]:
 
 
 class _UnopenedPackage(ModuleType):
-    """A package whose modules can be imported while its own `__init__` waits until somebody asks for its names."""
+    """A package whose modules can be imported before its own `__init__` has run; that runs when a name is needed."""
 
     def __getattr__(self, name: str) -> Any:
         if self.__spec__ is None or self.__spec__.loader is None or name.startswith("__"):

@@ -128,7 +128,7 @@ class NormalizeReport:
     dropped: list[DroppedPair] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report for JSON."""
         return asdict(self)
 
 
@@ -143,7 +143,7 @@ def _operator_text(turn: Turn) -> str:
 
 
 def _canonical(value: Any) -> bytes:
-    """A message, or anything of JSON, on one line, whatever the order of its keys."""
+    """Return JSON on one line, with sorted keys."""
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:  # half a character; `json` can spell it
@@ -167,7 +167,7 @@ def _calls_of_message(message: Any) -> _Calls:
 
 
 class _Step(NamedTuple):
-    """What an assistant's message called, and what came of it. `begin` is its place in the history."""
+    """The calls of an assistant's message, and their results. `begin` is its place in the history."""
 
     begin: int
     calls: _Calls
@@ -175,7 +175,7 @@ class _Step(NamedTuple):
 
 
 def _step_before(messages: Sequence[Any], end: int) -> _Step | None:
-    """The step that a history's first `end` messages end with."""
+    """Return the step at the end of a history's first `end` messages."""
     begin = end - 1
     while begin >= 0 and isinstance(messages[begin], Mapping) and messages[begin].get("role") == "tool":
         begin -= 1
@@ -186,8 +186,8 @@ def _step_before(messages: Sequence[Any], end: int) -> _Step | None:
 
 
 def _length_without_repeats(messages: Sequence[Any], calls: _Calls) -> int:
-    """How much of a history there is before the steps at its end that only repeat the one before them: the same calls
-    with the same results. A call that gave another result is news."""
+    """Return the length of a history without the steps at its end that repeat the one before them: the same calls with
+    the same results."""
     end = len(messages)
     last = _step_before(messages, end) if calls else None
     while last is not None and last.calls == calls:
@@ -199,7 +199,7 @@ def _length_without_repeats(messages: Sequence[Any], calls: _Calls) -> int:
 
 
 class _StateDigests:
-    """Digests of histories. Those of a trace are each the beginning of the next: what they share is read once."""
+    """Digests of histories. Each history of a trace is the beginning of the next: what they share is read once."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -210,7 +210,7 @@ class _StateDigests:
         self._digests = [self._hash.hexdigest()]
 
     def of(self, messages: list[Message]) -> Sequence[str]:
-        """The digests of all beginnings of a history, by their length; to be used before the next is asked for."""
+        """Return the digests of all beginnings of a history, by length; valid until the next call."""
         known = len(self._messages)
         if messages[:known] != self._messages:
             self._start()

@@ -54,7 +54,7 @@ def replay_pairs(
     batch_size: int,
     seed: int,
 ) -> ReplayPairs:
-    """Render the pairs, and score them once by the policy as it is now, which is the reference, or with adapters off.
+    """Render the pairs, and score them once by the reference policy: the model as it is now, with its adapters off.
 
     One process scores them and writes the cache, the others read it.
 
@@ -99,10 +99,10 @@ class ReplayPairs:
         rows: the pairs, in the same order in every process.
         references: (N, 2) summed log-probabilities of chosen and rejected under the reference policy; None: the loss
             needs none.
-        seed: with the epoch, of the order.
-        pad_token_id: what rows are filled up with. It is masked.
-        process_index: which process this is.
-        num_processes: how many there are.
+        seed: of the order, together with the epoch.
+        pad_token_id: id of the padding, which is masked.
+        process_index: index of this process.
+        num_processes: number of processes.
 
     Raises:
         ValueError: no rows, a row with an empty part, references of another shape or not finite, or a process outside
@@ -147,7 +147,7 @@ class ReplayPairs:
 
     @property
     def epoch(self) -> float:
-        """How often the pairs have been seen."""
+        """The number of times the pairs have been seen."""
         return self._positions.epoch
 
     def next_batch(self, size: int, device: torch.device | str) -> dict[str, torch.Tensor]:
@@ -168,7 +168,7 @@ class ReplayPairs:
         return {name: tensor.to(device) for name, tensor in batch.items()}
 
     def state_dict(self) -> dict[str, int]:
-        """The position, and what it is a position in; the same in every process."""
+        """Return the position, and a digest of the pairs; the same in every process."""
         return {**self._positions.state_dict(), "pairs": self._digest}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:

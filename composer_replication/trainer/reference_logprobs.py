@@ -40,18 +40,18 @@ def reference_logprobs(
     device: torch.device | str,
     precision: str = "no",
 ) -> torch.Tensor:
-    """The (N, 2) summed log-probabilities of chosen and rejected responses, in float32 on the CPU.
+    """Return the (N, 2) summed log-probabilities of chosen and rejected responses, in float32 on the CPU.
 
-    With `cache_dir` they are kept in a file there, named by a hash of the model and the pairs; a file that is damaged
-    or another's is computed anew, with a warning. Processes may share the folder.
+    With `cache_dir` they are kept in a file there, named by a hash of the model and the pairs. If it is damaged or of
+    another model, they are computed again, with a warning. Processes may share the folder.
 
     Args:
         model: the reference policy; a PEFT model inside `reference_policy(model)`.
         rows: the pairs.
-        pad_token_id: what rows are filled up with. It is masked.
+        pad_token_id: id of the padding, which is masked.
         batch_size: pairs per forward pass.
-        cache_dir: where the values are kept; None: nowhere.
-        device: where the model is.
+        cache_dir: folder of the cache; None: no cache.
+        device: device of the model.
         precision: of the autocast that the caller has put around this, as accelerate calls it; values of one are not
             taken for those of another.
 
@@ -99,7 +99,7 @@ def _computed(
 
 
 def _read(file: Path, origin: dict[str, str], count: int) -> torch.Tensor | None:
-    """The values in the file; None if there is none, or none that can be trusted."""
+    """Return the values in the file; None if there is none, or if it cannot be trusted."""
     from safetensors import SafetensorError, safe_open
 
     if not file.exists():
@@ -109,13 +109,13 @@ def _read(file: Path, origin: dict[str, str], count: int) -> torch.Tensor | None
             metadata = opened.metadata() or {}
             values_N2: torch.Tensor = opened.get_tensor("logprobs")
     except (SafetensorError, OSError) as error:
-        logger.warning("%s cannot be read (%s): the reference log-probabilities are computed anew", file, error)
+        logger.warning("%s cannot be read (%s): the reference log-probabilities are computed again", file, error)
         return None
     expected = {**origin, "checksum": _checksum(values_N2)}
     wrong = sorted(name for name, value in expected.items() if metadata.get(name) != value)
     if wrong or values_N2.shape != (count, 2) or values_N2.dtype != torch.float32:
         what = f"its {', '.join(wrong)} differs" if wrong else "its shape or dtype differs"
-        logger.warning("%s is not what was written there (%s): the values are computed anew", file, what)
+        logger.warning("%s is not what was written there (%s): the values are computed again", file, what)
         return None
     return values_N2
 
@@ -133,7 +133,7 @@ def _checksum(values: torch.Tensor) -> str:
 
 @contextmanager
 def reference_policy(model: nn.Module) -> Iterator[nn.Module]:
-    """The module that acts as the reference while the block runs.
+    """Yield the module that acts as the reference while the block runs.
 
     Of a PEFT model it is the model itself with its adapters off, and with the original of every module that is trained
     as a whole (`modules_to_save`). Any other model is its own reference, before its first step. Adapters that train
@@ -154,13 +154,13 @@ def reference_policy(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def acts_as_reference(model: nn.Module) -> bool:
-    """Whether no adapter takes part in the model's forward pass now."""
+    """Return whether the model's adapters are off."""
     policy: Any = without_wrappers(model)
     return not _has_adapters(policy) or bool(getattr(policy, "_adapters_disabled", False))
 
 
 def model_fingerprint(model: nn.Module) -> str:
-    """A hash of the reference policy's weights and of its config; a PEFT model has that of the model under it.
+    """Return a hash of the reference policy's weights and config; of a PEFT model, that of its base model.
 
     Every weight takes part. The sums are of integers, so they come out alike on any device and with any number of
     threads.
@@ -195,7 +195,7 @@ def _settings(base: nn.Module) -> dict[str, Any]:
 
 
 def _weights_under_adapters(base: nn.Module) -> dict[str, Any]:
-    """The state of the model that PEFT changed in place, without what PEFT put in and under the names from before."""
+    """Return the state of a model that PEFT changed in place, without what PEFT added and under the original names."""
     added: list[str] = []
     for path, module in base.named_modules():
         if hasattr(module, "disable_adapters") and hasattr(module, "adapter_layer_names"):
@@ -211,7 +211,7 @@ def _weights_under_adapters(base: nn.Module) -> dict[str, Any]:
 
 
 def _checksums(name: str, tensor: torch.Tensor) -> str:
-    """Two sums over the tensor's bits, one of them weighted by place: the first sees any one change, the second swaps.
+    """Return two sums over the tensor's bits, one weighted by place: the first detects a change, the second a swap.
 
     Both wrap around at 64 bits, which integer addition does alike in any order.
     """

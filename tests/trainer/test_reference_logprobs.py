@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_trusted_is_computed_anew(
         save_file(load_file(file), file)
     with caplog.at_level(logging.WARNING):
         assert torch.equal(computed(policy(), tmp_path), expected)
-    assert "computed anew" in caplog.text
+    assert "computed again" in caplog.text
     passes = counted(model := policy())
     assert torch.equal(computed(model, tmp_path), expected)
     assert passes == []
