@@ -20,6 +20,7 @@ from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, Norm
 from composer_replication.replaysim import recipe as recipe_module
 from composer_replication.replaysim.engines import OperatorError
 from composer_replication.replaysim.recipe import load_operators, load_recipe
+from composer_replication.traces import parse_action, render_action
 
 THREE_PAIRS = Path(__file__).parent / "fixtures" / "three_pairs.jsonl"
 
@@ -39,6 +40,11 @@ def reasons(pairs: list[Any], recipe: str | Path = "default") -> dict[int, str]:
 
 def test_the_three_pairs_pass_unchanged() -> None:
     pairs = [json.loads(line) for line in THREE_PAIRS.read_text(encoding="utf-8").splitlines()]
+    for one in pairs:
+        assert one["n_teachers_agreeing"] == len(one["teachers"]) >= 2
+        for text in (one["chosen"], one["rejected"]):
+            assert parse_action(text).tool_calls
+            assert render_action(parse_action(text)) == text
     for recipe in ("default", "prose"):
         kept, report = run(pairs, recipe)
         assert (report.pairs_in, report.pairs_out, report.dropped) == (3, 3, [])
@@ -192,28 +198,16 @@ def test_operators_that_take_one_record_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "values", "expected"),
+    ("bounds", "expected"),
     [
-        (
-            "text_length_filter: {text_key: chosen, min_len: 8, max_len: 9, min_closed_interval: false}",
-            "12345678",
-            "<= 8",
-        ),
-        (
-            "text_length_filter: {text_key: chosen, min_len: 1, max_len: 8, max_closed_interval: false}",
-            "12345678",
-            ">= 8",
-        ),
-        (
-            "text_length_filter: {text_key: chosen, min_len: 1, max_len: 9, reversed_range: true}",
-            "12345678",
-            ", min_len 1, max_len 9",
-        ),
+        ("min_len: 8, max_len: 9, min_closed_interval: false", " <= 8"),
+        ("min_len: 1, max_len: 8, max_closed_interval: false", " >= 8"),
+        ("min_len: 1, max_len: 9, reversed_range: true", ", min_len 1, max_len 9"),
     ],
 )
-def test_bounds_that_are_open_or_turned_around(step: str, values: str, expected: str, tmp_path: Path) -> None:
-    found = reasons([pair(0, chosen=values)], recipe_file(tmp_path, step))
-    assert found == {0: f"text_length_filter on chosen: text_len 8{expected if expected[0] == ',' else ' ' + expected}"}
+def test_bounds_that_are_open_or_turned_around(bounds: str, expected: str, tmp_path: Path) -> None:
+    recipe = recipe_file(tmp_path, f"text_length_filter: {{text_key: chosen, {bounds}}}")
+    assert reasons([pair(0, chosen="12345678")], recipe) == {0: f"text_length_filter on chosen: text_len 8{expected}"}
 
 
 def test_statistics_are_in_the_types_of_json(tmp_path: Path) -> None:

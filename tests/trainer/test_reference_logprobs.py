@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,31 +120,37 @@ def test_another_model_or_other_pairs_miss(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 5
 
 
-@pytest.mark.parametrize("harm", ["cut", "flipped", "foreign", "garbage", "empty", "shape", "no_metadata"])
-def test_a_file_that_cannot_be_trusted_is_computed_anew(
+def _foreign(file: Path) -> None:
+    """Sound values, but of another model."""
+    computed(policy(seed=3), file.parent / "other")
+    next((file.parent / "other").iterdir()).replace(file)
+    (file.parent / "other").rmdir()
+
+
+def _flat(file: Path) -> None:
+    with safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+    save_file({"logprobs": load_file(file)["logprobs"].flatten()}, file, metadata=metadata)
+
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-5]),
+    "flipped": lambda file: file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1])),
+    "foreign": _foreign,
+    "garbage": lambda file: file.write_bytes(b"\x80\x04}."),
+    "empty": lambda file: file.write_bytes(b""),
+    "shape": _flat,
+    "no_metadata": lambda file: save_file(load_file(file), file),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_file_that_cannot_be_trusted_is_computed_again(
     harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = computed(policy(), tmp_path)
     (file,) = tmp_path.iterdir()
-    content = file.read_bytes()
-    with safe_open(file, framework="pt") as opened:
-        metadata = opened.metadata()
-    if harm == "cut":
-        file.write_bytes(content[:-5])
-    elif harm == "flipped":
-        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    elif harm == "foreign":  # sound, but another model's
-        computed(policy(seed=3), tmp_path / "other")
-        next((tmp_path / "other").iterdir()).replace(file)
-        (tmp_path / "other").rmdir()
-    elif harm == "garbage":
-        file.write_bytes(b"\x80\x04}.")
-    elif harm == "empty":
-        file.write_bytes(b"")
-    elif harm == "shape":
-        save_file({"logprobs": load_file(file)["logprobs"].flatten()}, file, metadata=metadata)
-    else:
-        save_file(load_file(file), file)
+    HARMS[harm](file)
     with caplog.at_level(logging.WARNING):
         assert torch.equal(computed(policy(), tmp_path), expected)
     assert "computed again" in caplog.text
