@@ -80,6 +80,7 @@ def self_contained_bytes(pairs: Path) -> int:
     """The bytes of the same pairs with all their messages and tools."""
     from composer_replication.teacher_replay.compact_pairs import encoded
     from composer_replication.teacher_replay.pair_files import stored_pairs
+    from composer_replication.traces import render_action
 
     sizes: dict[int, tuple[Any, int]] = {}
 
@@ -91,8 +92,8 @@ def self_contained_bytes(pairs: Path) -> int:
 
     total = 0
     for pair in stored_pairs(pairs):
-        total += len(encoded({**pair, "state_messages": [], "tools": []})) + 1
-        total += size(pair["tools"]) - 2 + sum(size(message) + 2 for message in pair["state_messages"]) - 2
+        total += len(encoded({**pair.row(render_action), "state_messages": [], "tools": []})) + 1
+        total += size(pair.tools) - 2 + sum(size(message) + 2 for message in pair.messages) - 2
     return total
 
 

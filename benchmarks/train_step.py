@@ -277,7 +277,7 @@ def _lengths(shape: Shape) -> dict[str, str]:
     """How long things came out, in tokens."""
     tokenizer = make_tokenizer()
     script = Script(tokenizer, shape)
-    from composer_replication.trainer.replay.preference_rows import preference_rows
+    from composer_replication.trainer.preference_rows import preference_rows
 
     rows = preference_rows(tokenizer, script.pairs, max_length=4096)
     spans = {

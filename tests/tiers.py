@@ -45,7 +45,7 @@ TIERS = {
         "test_doctor.py",
         "test_gpu_smoke.py",
         "test_import.py",
-        "trainer/replay/test_reference_logprobs.py",
+        "trainer/test_reference_logprobs.py",
         "trainer/run/test_run_directory.py",
         "trainer/test_resume.py",
     ),

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from composer_replication._optional import MissingExtraError
 from composer_replication.batch import VARIANTS, SampleTrace, sample_trace
-from composer_replication.replaysim.normalizer import DJNormalizer
+from composer_replication.replaysim.normalize import DJNormalizer
 from composer_replication.teacher_replay.pairs import extract_dpo_pairs
 from composer_replication.teacher_replay.records import DPOPair, TeacherCallResult
 from composer_replication.teacher_replay.schedule import replay_trace

@@ -23,7 +23,7 @@ def normalize(
             "-o",
             metavar="FILE",
             dir_okay=False,
-            help="The normalised pairs, in the form of the input: .jsonl.",
+            help="Output file (.jsonl), in the form of the input.",
             show_default=False,
         ),
     ],
@@ -36,26 +36,26 @@ def normalize(
     ] = "default",
     executor: Annotated[
         Literal["batched", "data-juicer", "ray"],
-        typer.Option(help="batched: at once, in this process. The others start data-juicer's engines, for large sets."),
+        typer.Option(help="batched: in this process. The others start data-juicer's engines, for large sets."),
     ] = "batched",
     processes: Annotated[
-        int | None, typer.Option("--processes", "-p", min=1, help="For an engine; one per core if not given.")
+        int | None,
+        typer.Option("--processes", "-p", min=1, help="Number of processes of an engine. (default: one per core)"),
     ] = None,
     skip_dj: Annotated[
-        bool, typer.Option("--skip-dj", help="Run no operator: chat messages are made, and all.")
+        bool, typer.Option("--skip-dj", help="Run no operators: only convert the pairs to chat messages.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Do it again, even if nothing has changed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again even if nothing has changed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Drop pairs that cannot be trained on, and turn the others into chat messages with real tool calls.
 
-    FILE.summary.json says which pairs each operator dropped, and why. In FILE every message stands once, or every pair
-    has its whole history, as in PAIRS. A second run with the same pairs, recipe and
-    versions has nothing to do, and says so.
+    FILE.summary.json says which pairs each operator dropped, and why. FILE has the form of PAIRS: each message once, or
+    every pair with its whole history. A second run with the same pairs, recipe and versions does nothing.
 
-    Exit code 1: a line is no pair, or no pair is left.
+    Exit code 1: a line is not a pair, or no pair is left.
     """
-    from composer_replication.replaysim.pair_file import normalize_file
+    from composer_replication.replaysim.normalize import normalize_file
 
     errors = Console(stderr=True)
     try:

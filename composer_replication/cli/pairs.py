@@ -18,20 +18,25 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from composer_replication.teacher_replay.action_judge import ActionJudge
-    from composer_replication.teacher_replay.records import DPOPair
+    from composer_replication.teacher_replay.records import Pair
     from composer_replication.teacher_replay.replay_files import ReplayFolder
     from composer_replication.teacher_replay.replayed_pairs import ReplayedPairs
 
 
 def pairs(
-    traces: Annotated[Path, typer.Argument(help="What was replayed: a folder of traces, or a JSONL file of states.")],
+    traces: Annotated[Path, typer.Argument(help="The replayed traces: a folder of traces, or a JSONL file of states.")],
     replayed: Annotated[
         Path, typer.Option("--replay", "-r", metavar="DIR", help="The folder that `replay` wrote.", show_default=False)
     ],
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FILE", dir_okay=False, help="The pairs, as JSON lines.", show_default=False
+            "--output",
+            "-o",
+            metavar="FILE",
+            dir_okay=False,
+            help="Output file of pairs: JSON lines.",
+            show_default=False,
         ),
     ],
     preference: Annotated[
@@ -40,23 +45,20 @@ def pairs(
     ] = None,
     self_contained: Annotated[
         bool,
-        typer.Option(
-            "--self-contained", help="Write every pair with its whole history. (default: messages stand once)"
-        ),
+        typer.Option("--self-contained", help="Write every pair with its whole history. (default: each message once)"),
     ] = False,
     threshold: Annotated[
-        int | None, typer.Option(min=1, help="How many teachers must agree. (default: as the replay was gated, or 2)")
+        int | None,
+        typer.Option(min=1, help="Minimum number of agreeing teachers. (default: as the replay was gated, or 2)"),
     ] = None,
     min_margin: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="By how many they must outnumber the next best action; 1 drops ties. (default: as gated, or 0)"
-        ),
+        typer.Option(min=0, help="Minimum lead over the next best action; 1 drops ties. (default: as gated, or 0)"),
     ] = None,
     agreement: Annotated[
         Literal["action", "exact"] | None,
         typer.Option(
-            help="action: the meaning of calls, the likeness of text. exact: the text, white space apart. "
+            help="action: compare what calls do, and how similar texts are. exact: compare texts, without white space. "
             "(default: as gated, or action)"
         ),
     ] = None,
@@ -65,21 +67,24 @@ def pairs(
     ] = False,
     judge: Annotated[
         str | None,
-        typer.Option(metavar="SLUG", help="A model that is asked about near misses, by its OpenRouter name."),
+        typer.Option(metavar="SLUG", help="OpenRouter name of a model that decides near misses."),
     ] = None,
     judges: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The judge as YAML or JSON, like a teacher; the first is taken.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The judge as YAML or JSON, like a teacher; the first entry is used."),
     ] = None,
-    max_usd: Annotated[float, typer.Option(min=0.0, help="The cap on what the judge may cost in all.")] = 1.0,
-    env_file: Annotated[Path | None, typer.Option(metavar="FILE", help="NAME=value lines that may hold keys.")] = None,
+    max_usd: Annotated[float, typer.Option(min=0.0, help="Maximum total cost of the judge.")] = 1.0,
+    env_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with NAME=value lines for API keys.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Make a preference pair of every step where teachers agree on an action that is not the student's.
 
     Actions are compared by what they do: the tool, its arguments, a command without its quoting and cosmetic flags, an
-    edit by its effect. Pairs carry thinking on neither side, and keep the teachers behind them, their margin and how
-    alike their answers are. Run it again after more of a replay is done: the file is replaced as a whole. A replay that
-    is unfinished, or was gated by another rule, is used as it is, and you are told.
+    edit by its effect. Neither side holds thinking. A pair names the teachers that agree, their margin and the
+    similarity of their answers. Run it again when more of a replay is done: the file is replaced as a whole. A replay
+    that is unfinished, or was gated by another rule, is used as it is, with a warning.
 
     Exit code 1: there is no pair.
     """
@@ -137,8 +142,8 @@ def pairs(
         raise typer.Exit(1)
 
 
-def _watched(found: ReplayedPairs, *, shown: bool) -> Iterator[DPOPair]:
-    """The pairs, with a line on a terminal that says how far they are."""
+def _watched(found: ReplayedPairs, *, shown: bool) -> Iterator[Pair]:
+    """Yield the pairs, and show the progress on a terminal."""
     errors = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=not (shown and errors.is_terminal)) as progress:
@@ -173,21 +178,21 @@ def _show(console: Console, found: ReplayedPairs, output: Path, *, excluded: boo
     table.add_row("  with answers", f"{report.states_with_answers:,}")
     for support, count in sorted(report.histogram.items()):
         table.add_row(f"    {support} teachers agree against the student", f"{count:,}")
-    table.add_row("  where teachers side with the student", f"{report.student_supported:,}")
+    table.add_row("  teachers agree with the student", f"{report.student_supported:,}")
     table.add_row("  too few agree", f"{report.below_threshold:,}")
     table.add_row("  too small a margin", f"{report.below_margin:,}")
     table.add_row("  ties", f"{report.ties:,}")
     table.add_row("rows without an answer", f"{report.failed_rows:,}")
     table.add_row("pairs", f"{report.pair_count:,}", style="bold")
     console.print(table)
-    votes = Table("teacher", "answers", "with the student", "behind a pair")
+    votes = Table("teacher", "answers", "with the student", "in pairs")
     for column in votes.columns[1:]:
         column.justify = "right"
     for slug, its in sorted(report.by_teacher.items()):
         votes.add_row(escape(slug), f"{its.answers:,}", f"{its.with_student:,}", f"{its.in_pairs:,}")
     console.print(votes)
     if judged is not None:
-        console.print(f"the judge was asked {judged.asked:,} times, and found {judged.said_same:,} the same")
+        console.print(f"the judge was asked {judged.asked:,} times and found {judged.said_same:,} the same")
     for slug, family in found.same_family.items():
         what = "its votes do not count" if excluded else "--exclude-same-family leaves it out"
         console.print(f"[yellow]same family:[/] {escape(slug)} is a {escape(family)}, as the student was; {what}")

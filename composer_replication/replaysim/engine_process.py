@@ -1,4 +1,4 @@
-"""One run of a data-juicer engine, in a process of its own: records in, what is left of them out, as Parquet files.
+"""One run of a data-juicer engine in a process of its own: it reads records and writes the remaining ones, as Parquet.
 
 Data-juicer's configuration reaches into the whole process (standard output, the log, temporary files, the cache of
 `datasets`, the environment), and Ray starts a cluster. All of it ends with this process, which ends with its parent.
@@ -33,7 +33,7 @@ def main(job_path: Path) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """The step's own words, if it was one that failed: engines wrap them in the traceback of a worker."""
+    """Return an error as one line: the message of the step that failed, without the traceback that engines add."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if re.search(r" on (chosen|rejected|pair|lesson) failed: ", line)]
     return (named or [f"{type(error).__name__}: {' '.join(lines)}"])[-1]
@@ -112,7 +112,7 @@ def _configuration(job: dict[str, Any], folder: Path, **more: Any) -> Any:
 
 
 def _end_with_parent(*folders: str | Path) -> None:
-    """Wait until the parent closes our standard input: it is gone, and cannot clean up any more."""
+    """Wait until the parent closes our standard input, then end this process group and remove the folders."""
     # Not through `sys.stdin`: a thread that waits there holds its lock, and workers that are forked want to close it.
     os.read(0, 1)
     group = os.getpgrp()

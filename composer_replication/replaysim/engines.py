@@ -1,7 +1,9 @@
-"""The other ways through a recipe: data-juicer's own engines, for large sets. The same operators, the same result."""
+"""Running a recipe: in this process by the operators' batched interface (the default), or on data-juicer's own engines,
+for large sets. The operators and the result are the same."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -10,22 +12,108 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import composer_replication
-from composer_replication.replaysim.batched import Drop, OperatorError, Outcome
-from composer_replication.replaysim.recipe import Recipe
+from composer_replication.replaysim.recipe import Recipe, no_installs, words_stripped_once
+from composer_replication.replaysim.records import PairRecord
 
 logger = logging.getLogger(__name__)
 
+# The operators work on these; the histories are joined again by index.
+COLUMNS = ("index", "state", "lesson", "chosen", "rejected")
 # Data-juicer's batch; a part of this many records is also what Ray hands out.
 _RECORDS_PER_PART = 1000
 # No network: an operator whose model or package is not on the disk fails, and says so.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "PIP_NO_INDEX": "1", "UV_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+class OperatorError(RuntimeError):
+    """An operator or its engine failed; the message says why."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A record that a step dropped: by its statistics, or because it equals an earlier one."""
+
+    index: int
+    position: int
+    stats: Mapping[str, Any] | None = None
+    same_as: int | None = None
+
+
+@dataclass
+class Outcome:
+    """The remaining columns, and what was dropped; both in the order of the records.
+
+    `columns` has the statistics of every filter, by its position, as `stats_<position>`.
+    """
+
+    columns: dict[str, list[Any]]
+    drops: list[Drop]
+
+
+def columns_of(records: Sequence[PairRecord]) -> dict[str, list[Any]]:
+    """Return the records as the columns that operators work on."""
+    return {name: [record[name] for record in records] for name in COLUMNS}  # type: ignore[literal-required]
+
+
+def run_batched(operators: Sequence[Any], columns: dict[str, list[Any]]) -> Outcome:
+    """Run the operators of `load_operators` one after another over all records.
+
+    Raises:
+        OperatorError: one failed.
+    """
+    ways = {"pair_filter": _filter, "pair_deduplicator": _find_duplicates, "pair_mapper": _map}
+    drops: list[Drop] = []
+    with no_installs(), words_stripped_once():
+        for operator in operators:
+            try:
+                found = ways[operator._name](operator, columns)
+            except RuntimeError as error:
+                raise OperatorError(" ".join(str(error).split())) from error
+            if found:
+                drops += found
+                gone = {drop.index for drop in found}
+                keep = [index not in gone for index in columns["index"]]
+                columns = {name: list(itertools.compress(values, keep)) for name, values in columns.items()}
+    return Outcome(columns, sorted(drops, key=lambda drop: drop.index))
+
+
+def _filter(operator: Any, columns: dict[str, list[Any]]) -> list[Drop]:
+    stats: list[dict[str, Any]] = []
+    keep: list[bool] = []
+    for batch in _batches(operator, columns):
+        measured = operator.measure(batch)
+        keep += operator.judge(batch, measured)
+        stats += measured
+    columns[f"stats_{operator.position}"] = stats
+    rows = zip(columns["index"], stats, keep, strict=True)
+    return [Drop(index, operator.position, stats=one) for index, one, kept in rows if not kept]
+
+
+def _find_duplicates(operator: Any, columns: dict[str, list[Any]]) -> list[Drop]:
+    rows = zip(*(columns[name] for name in COLUMNS), strict=True)
+    hashes = [operator.hash_of(dict(zip(COLUMNS, row, strict=True))) for row in rows]
+    same_as = operator.duplicates(columns["index"], hashes)
+    return [Drop(index, operator.position, same_as=kept) for index, kept in same_as.items()]
+
+
+def _map(operator: Any, columns: dict[str, list[Any]]) -> list[Drop]:
+    made = [operator.process_batched(batch) for batch in _batches(operator, columns)]
+    for name in ("chosen", "rejected"):
+        columns[name] = [text for batch in made for text in batch[name]]
+    return []
+
+
+def _batches(operator: Any, columns: dict[str, list[Any]]) -> Iterator[dict[str, list[Any]]]:
+    """Return the batches that data-juicer's own engines would make."""
+    for start in range(0, len(columns["index"]), operator.batch_size):
+        yield {name: columns[name][start : start + operator.batch_size] for name in COLUMNS}
 
 
 def run_engine(
@@ -40,8 +128,8 @@ def run_engine(
     """Run a recipe on "data-juicer" (its DefaultExecutor) or on "ray", in a process of its own.
 
     Args:
-        processes: how many work at once; one per core by default. A Ray cluster in `RAY_ADDRESS` decides by itself.
-        work_dir: where a temporary folder is made for the run, and removed; a Ray cluster must see it on all nodes.
+        processes: number of processes; one per core by default. A Ray cluster in `RAY_ADDRESS` decides by itself.
+        work_dir: parent of the temporary folder of the run; a Ray cluster must see it on all nodes.
 
     Raises:
         OperatorError: the engine failed.
@@ -95,7 +183,8 @@ def _run_process(executor: str, folder: Path, sockets: Path) -> None:
 
 
 def _own_cluster(folder: Path) -> dict[str, str]:
-    """A Ray cluster that listens on this machine alone, behind a password that it would else put in the home folder."""
+    """Return the environment of a Ray cluster that listens on this machine alone, with a token that is not in the home
+    folder."""
     token = folder / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex())
@@ -173,7 +262,7 @@ def _folder(work_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 @contextmanager
 def _sockets_folder() -> Iterator[Path]:
-    """Where the processes of an engine meet: the path of a socket may have no more than a hundred characters."""
+    """A folder for the sockets of an engine: the path of a socket may have no more than a hundred characters."""
     short = "/tmp" if os.access("/tmp", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="pairs-", dir=short, ignore_cleanup_errors=True) as name:
         yield Path(name)

@@ -1,4 +1,4 @@
-"""Data-juicer's operators, fitted to pairs: the same three classes run in-process and on data-juicer's own engines.
+"""Data-juicer's operators, wrapped for pairs: the same three classes run in-process and on data-juicer's own engines.
 
 Each wraps the operator that a recipe names and lets it judge one field. Two things need the wrapping. Data-juicer keeps
 one statistic of a kind per record, so that a second `text_length_filter`, on `rejected`, would judge by the length of
@@ -33,13 +33,12 @@ _SEPARATOR = "\x1e"
 
 
 def stats_column(position: int) -> str:
-    """Where a filter's statistics stand; on engines as JSON: they would want one type for all, and fill in nulls."""
+    """Return the column of a filter's statistics; on engines they are JSON, since a column must have one type."""
     return f"stats_{position}"
 
 
 def text_of(field: str, sample: Mapping[str, Any]) -> str:
-    """The text that a field stands for; "pair" is made anew each time, because a mapper may have changed its parts.
-    "lesson" is the one that the pair came with."""
+    """Return the text of a field; "pair" is built each time, because a mapper may have changed its parts."""
     if field == "pair":
         return _SEPARATOR.join((sample["state"], sample["chosen"], sample["rejected"]))
     text: str = sample[field]
@@ -47,9 +46,10 @@ def text_of(field: str, sample: Mapping[str, Any]) -> str:
 
 
 class _Step:
-    """A recipe's step: the operator it names, and where to note what it drops (nowhere, if there is no folder)."""
+    """A recipe's step: the operator it names, and the folder where it notes what it drops (None: nowhere)."""
 
-    def set_up(self, step: Mapping[str, Any], notes: str | None) -> None:
+    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.position: int = step["position"]
         self.field: str = step["field"]
         self.label = f"{step['op']} on {self.field}"
@@ -57,7 +57,7 @@ class _Step:
         self.notes = notes
 
     def note(self, drops: Iterable[Mapping[str, Any]]) -> None:
-        """Write down what was dropped; a task that an engine repeats notes the same again."""
+        """Write down what was dropped; a task that an engine repeats writes the same again."""
         lines = "".join(json.dumps(drop) + "\n" for drop in drops)
         if self.notes is not None and lines:
             name = f"{self.position}-{platform.node()}-{os.getpid()}.jsonl"
@@ -66,14 +66,14 @@ class _Step:
 
     @contextmanager
     def named_failures(self) -> Iterator[None]:
-        """A failure within says which step it was; engines do not."""
+        """Name the step in the error of a failure; engines do not."""
         try:
             yield
         except Exception as error:
             raise RuntimeError(f"{self.label} failed: {type(error).__name__}: {error}") from error
 
     def _inner_batch(self, samples: Mapping[str, Any]) -> Columns:
-        """What the wrapped operator gets to see: nothing that a step before it has found out."""
+        """Return the batch for the wrapped operator, without the results of earlier steps."""
         count = len(samples[INDEX])
         batch = {name: list(samples[name]) for name in (INDEX, *TEXTS)}
         for name in (Fields.stats, Fields.meta, Fields.context):
@@ -88,18 +88,14 @@ class PairFilter(_Step, Filter):  # type: ignore[misc]
 
     _batched_op = True
 
-    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_up(step, notes)
-
     def measure(self, samples: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The wrapped operator's statistics of each record, in JSON's types on every engine."""
+        """Return the wrapped operator's statistics of each record, in JSON's types on every engine."""
         with self.named_failures():
             stats = self.inner.compute_stats_batched(self._inner_batch(samples))[Fields.stats]
         return [one if _PLAIN.issuperset(map(type, one.values())) else _plain(one) for one in stats]
 
     def judge(self, samples: Mapping[str, Any], stats: list[dict[str, Any]]) -> list[bool]:
-        """Whether the wrapped operator keeps each record."""
+        """Return whether the wrapped operator keeps each record."""
         batch = self._inner_batch(samples)
         batch[Fields.stats] = stats
         with self.named_failures():
@@ -122,7 +118,7 @@ class PairFilter(_Step, Filter):  # type: ignore[misc]
         return keep
 
     def explain(self, stats: Mapping[str, Any]) -> str:
-        """Why a record with these statistics is dropped."""
+        """Return why a record with these statistics is dropped."""
         bounds = {
             name: value
             for name, value in vars(self.inner).items()
@@ -145,13 +141,9 @@ class PairFilter(_Step, Filter):  # type: ignore[misc]
 
 @OPERATORS.register_module("pair_mapper")
 class PairMapper(_Step, Mapper):  # type: ignore[misc]
-    """A mapper on one side of the pairs. Only the texts that it changes are kept of what it makes."""
+    """A mapper on one side of the pairs. Only changed texts are kept of its output."""
 
     _batched_op = True
-
-    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_up(step, notes)
 
     def process_batched(self, samples: Any, *args: Any, **kwargs: Any) -> Any:
         with self.named_failures():
@@ -174,13 +166,9 @@ class PairDeduplicator(_Step, Deduplicator):  # type: ignore[misc]
 
     _supported_exec_modes = ("default", "ray")
 
-    def __init__(self, step: dict[str, Any], notes: str | None = None, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_up(step, notes)
-
     @property
     def column(self) -> str:
-        """Where the hashes stand."""
+        """The column of the hashes."""
         return f"hash_{self.position}"
 
     def compute_hash(self, sample: Any) -> Any:
@@ -188,7 +176,7 @@ class PairDeduplicator(_Step, Deduplicator):  # type: ignore[misc]
         return sample
 
     def hash_of(self, sample: Mapping[str, Any]) -> str:
-        """The wrapped operator's hash of a record."""
+        """Return the wrapped operator's hash of a record."""
         text = {self.inner.text_key: text_of(self.field, sample)}
         with self.named_failures():
             # The class's method: the instance's is wrapped once more, for records that are nested.
@@ -196,7 +184,7 @@ class PairDeduplicator(_Step, Deduplicator):  # type: ignore[misc]
         return found
 
     def duplicates(self, indices: Iterable[int], hashes: Iterable[str]) -> dict[int, int]:
-        """By index of a record that goes: the index of the one that stays."""
+        """Return, by index of each duplicate, the index of the record that stays."""
         rows = list(zip(indices, hashes, strict=True))
         first: dict[str, int] = {}
         for index, found in rows:
@@ -243,7 +231,7 @@ def _without(gone: frozenset[int], table: Any) -> Any:
 
 
 def _plain(stats: dict[str, Any]) -> dict[str, Any]:
-    """Statistics as JSON gives them back; numpy's numbers become Python's."""
+    """Return statistics in JSON's types; numpy's numbers become Python's."""
     plain: dict[str, Any] = json.loads(json.dumps(stats, default=lambda value: value.tolist()))
     return plain
 

@@ -1,37 +1,28 @@
-"""Preference pairs on their way through the operators: flat texts for data-juicer, chat messages for whoever trains."""
+"""A pair in the normaliser: texts for the operators, the lesson for deduplicators, its line in the report."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
 from composer_replication.histories import assistant_message
-from composer_replication.teacher_replay.records import DPOPair
-from composer_replication.traces import Message, ToolCall, Turn, parse_action, parse_arguments, render_action
+from composer_replication.teacher_replay.records import Pair, bare_action
+from composer_replication.traces import Message, Turn, parse_action, parse_arguments, render_action
 
 _ENCODER = msgspec.json.Encoder(order="sorted", enc_hook=repr)
-_REQUIRED: Mapping[str, type] = {
-    "state_id": str,
-    "state_messages": Sequence,
-    "chosen": str,
-    "rejected": str,
-    "n_teachers_agreeing": int,
-}
-# Python takes these for the types above.
-_NOT_MEANT: Mapping[str, type | tuple[type, ...]] = {"state_messages": (str, bytes), "n_teachers_agreeing": bool}
 
 
 @dataclass
 class NormalizedDPOPair:
-    """A pair that passed the recipe, as chat messages.
+    """A pair that passed the recipe: a `Pair` with its actions as chat messages, and its metadata.
 
     `metadata` says what the pair went through: the recipe and its digest, the executor, the operators and the
-    statistics they judged by; under "pair", whatever else the pair brought along. `{"skipped": True}` if none ran.
+    statistics they judged by; under "pair", the pair's `details`. `{"skipped": True}` if no operator ran.
     """
 
     state_id: str
@@ -41,13 +32,25 @@ class NormalizedDPOPair:
     n_teachers_agreeing: int
     metadata: dict[str, Any]
 
+    @classmethod
+    def of(cls, pair: Pair, metadata: dict[str, Any]) -> NormalizedDPOPair:
+        """Return a pair with its metadata."""
+        return cls(
+            state_id=pair.state_id,
+            state_messages=list(pair.messages),
+            chosen_messages=[assistant_message(pair.chosen)],
+            rejected_messages=[assistant_message(pair.rejected)],
+            n_teachers_agreeing=pair.n_teachers_agreeing,
+            metadata=metadata | ({"pair": pair.details} if pair.details else {}),
+        )
+
 
 class PairRecord(TypedDict):
-    """What operators and reports need of a pair: `chosen` and `rejected` are the texts that operators read and change.
+    """The part of a pair that operators and reports need: `chosen` and `rejected` are the texts that operators change.
 
-    `state` is a digest of the state's messages. `lesson` is one of what the pair teaches: the calls of both sides (the
-    text of a side without any), and the state without the steps at its end in which the student already did what it
-    does here. So the pairs of a student that is stuck, and repeats itself, are one lesson.
+    `state` is a digest of the state's messages. `lesson` is a digest of what the pair teaches: the calls of both sides
+    (the text of a side without any), and the state without the steps at its end in which the student already did what
+    it does here. So the pairs of a student that is stuck, and repeats itself, are one lesson.
     """
 
     index: int
@@ -59,100 +62,79 @@ class PairRecord(TypedDict):
     tool_call: bool
 
 
-def to_records(pairs: Iterable[Mapping[str, Any]]) -> Iterator[PairRecord]:
-    """The records of pairs, in order.
-
-    Raises:
-        ValueError: a pair lacks a key, or one is of the wrong type; the message has the pair's number.
-    """
+def to_records(pairs: Iterable[Pair]) -> Iterator[PairRecord]:
+    """Return the records of pairs, in order."""
     digests = _StateDigests()
     for index, pair in enumerate(pairs):
-        check_pair(pair, f"pair {index}")
-        messages = list(pair["state_messages"])
+        messages = list(pair.messages)
         beginnings = digests.of(messages)
-        chosen, rejected = parse_action(pair["chosen"]), parse_action(pair["rejected"])
-        situation = beginnings[_length_without_repeats(messages, _calls_of_turn(rejected))]
-        lesson = [situation, *(_calls_of_turn(side) or side.content for side in (chosen, rejected))]
+        situation = beginnings[_length_without_repeats(messages, _calls_of_turn(pair.rejected))]
+        lesson = [situation, *(_calls_of_turn(side) or side.content for side in (pair.chosen, pair.rejected))]
         yield PairRecord(
             index=index,
-            state_id=pair["state_id"],
+            state_id=pair.state_id,
             state=beginnings[len(messages)],
             lesson=hashlib.blake2b(_canonical(lesson), digest_size=16).hexdigest(),
-            chosen=_encodable(pair["chosen"]),
-            rejected=_encodable(pair["rejected"]),
-            tool_call=bool(chosen.tool_calls or rejected.tool_calls),
+            chosen=_operator_text(pair.chosen),
+            rejected=_operator_text(pair.rejected),
+            tool_call=bool(pair.chosen.tool_calls or pair.rejected.tool_calls),
         )
 
 
-def check_pair(pair: Any, name: str) -> None:
-    """Require the keys of a `DPOPair`, and their types.
-
-    Raises:
-        ValueError: names the pair by `name`, and the key.
-    """
-    if not isinstance(pair, Mapping):
-        raise ValueError(f"{name} is no pair but {type(pair).__name__}; a pair has {', '.join(_REQUIRED)}")
-    for key, wanted in _REQUIRED.items():
-        if key not in pair:
-            raise ValueError(f"{name} lacks {key!r}; a pair has {', '.join(_REQUIRED)}")
-        value = pair[key]
-        if not isinstance(value, wanted) or isinstance(value, _NOT_MEANT.get(key, ())):
-            raise ValueError(f"{name}: {key!r} is of type {type(value).__name__}")
-
-
-def action_messages(action: str) -> list[Message]:
-    """An action in the form of `render_action` as chat messages: prose as content, its calls as tool calls."""
-    return [assistant_message(parse_action(action))]
-
-
-def normalized(
-    pair: Mapping[str, Any], metadata: dict[str, Any], *, chosen: str | None = None, rejected: str | None = None
-) -> NormalizedDPOPair:
-    """What a pair comes out as. `chosen` and `rejected` are its texts after the operators, if any ran."""
-    texts, changed = {}, []
-    for side, after in (("chosen", chosen), ("rejected", rejected)):
-        if after is None or after == _encodable(pair[side]):
-            texts[side] = pair[side]
-        else:
-            texts[side] = after
-            changed.append(side)
-    extras = {key: value for key, value in pair.items() if key not in _REQUIRED}
-    metadata = metadata | ({"changed": changed} if changed else {})
-    return NormalizedDPOPair(
-        state_id=pair["state_id"],
-        state_messages=list(pair["state_messages"]),
-        chosen_messages=action_messages(texts["chosen"]),
-        rejected_messages=action_messages(texts["rejected"]),
-        n_teachers_agreeing=pair["n_teachers_agreeing"],
-        metadata=metadata | ({"pair": extras} if extras else {}),
-    )
-
-
-def to_pair(pair: NormalizedDPOPair) -> DPOPair:
-    """A normalised pair as the flat one that it would come from."""
-    made: dict[str, Any] = {
-        "state_id": pair.state_id,
-        "state_messages": pair.state_messages,
-        "chosen": _action(pair.chosen_messages),
-        "rejected": _action(pair.rejected_messages),
-        "n_teachers_agreeing": pair.n_teachers_agreeing,
-        **pair.metadata.get("pair", {}),
+def with_texts(pair: Pair, *, chosen: str, rejected: str) -> tuple[Pair, list[str]]:
+    """Return a pair with its actions as operators left their texts, and the names of the sides that changed."""
+    given = {"chosen": (pair.chosen, chosen), "rejected": (pair.rejected, rejected)}
+    changed = {
+        side: bare_action(parse_action(text)) for side, (turn, text) in given.items() if text != _operator_text(turn)
     }
-    return made  # type: ignore[return-value]
+    return (msgspec.structs.replace(pair, **changed) if changed else pair), list(changed)
 
 
-def _action(messages: Sequence[Message]) -> str:
-    """The action that `action_messages` made these of."""
-    (message,) = messages
-    calls = [
-        ToolCall(call["id"], call["function"]["name"], *parse_arguments(call["function"]["arguments"]))
-        for call in message.get("tool_calls", ())
-    ]
-    return render_action(Turn("assistant", message["content"], tool_calls=calls))
+@dataclass(frozen=True)
+class DroppedPair:
+    """A pair that an operator dropped. `reason` has the statistic and the bound that it missed."""
+
+    index: int
+    state_id: str
+    op: str
+    field: str
+    reason: str
+    tool_call: bool
 
 
-def _encodable(text: str) -> str:
-    """The text as UTF-8 can hold it: logs have halves of characters, which no engine's files take."""
+@dataclass
+class OpReport:
+    """One operator: how many pairs reached it, how many it dropped, and how many of those were about tool calls."""
+
+    op: str
+    field: str
+    seen: int
+    dropped: int = 0
+    dropped_tool_calls: int = 0
+
+
+@dataclass
+class NormalizeReport:
+    """The summary of one `normalize`. A pair counts as a tool-call pair if either of its sides makes a call."""
+
+    recipe: str | None
+    recipe_sha256: str | None
+    executor: str | None
+    pairs_in: int = 0
+    pairs_out: int = 0
+    tool_call_pairs_in: int = 0
+    tool_call_pairs_out: int = 0
+    ops: list[OpReport] = field(default_factory=list)
+    dropped: list[DroppedPair] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        return asdict(self)
+
+
+def _operator_text(turn: Turn) -> str:
+    """Return a turn's text as UTF-8 can hold it: logs have halves of characters, which no engine's files take."""
+    text = render_action(turn)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -161,7 +143,7 @@ def _encodable(text: str) -> str:
 
 
 def _canonical(value: Any) -> bytes:
-    """A message, or anything of JSON, on one line, whatever the order of its keys."""
+    """Return JSON on one line, with sorted keys."""
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:  # half a character; `json` can spell it
@@ -185,7 +167,7 @@ def _calls_of_message(message: Any) -> _Calls:
 
 
 class _Step(NamedTuple):
-    """What an assistant's message called, and what came of it. `begin` is its place in the history."""
+    """The calls of an assistant's message, and their results. `begin` is its place in the history."""
 
     begin: int
     calls: _Calls
@@ -193,7 +175,7 @@ class _Step(NamedTuple):
 
 
 def _step_before(messages: Sequence[Any], end: int) -> _Step | None:
-    """The step that a history's first `end` messages end with."""
+    """Return the step at the end of a history's first `end` messages."""
     begin = end - 1
     while begin >= 0 and isinstance(messages[begin], Mapping) and messages[begin].get("role") == "tool":
         begin -= 1
@@ -204,8 +186,8 @@ def _step_before(messages: Sequence[Any], end: int) -> _Step | None:
 
 
 def _length_without_repeats(messages: Sequence[Any], calls: _Calls) -> int:
-    """How much of a history there is before the steps at its end that only repeat the one before them: the same calls
-    with the same results. A call that gave another result is news."""
+    """Return the length of a history without the steps at its end that repeat the one before them: the same calls with
+    the same results."""
     end = len(messages)
     last = _step_before(messages, end) if calls else None
     while last is not None and last.calls == calls:
@@ -217,7 +199,7 @@ def _length_without_repeats(messages: Sequence[Any], calls: _Calls) -> int:
 
 
 class _StateDigests:
-    """Digests of histories. Those of a trace are each the beginning of the next: what they share is read once."""
+    """Digests of histories. Each history of a trace is the beginning of the next: what they share is read once."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -228,7 +210,7 @@ class _StateDigests:
         self._digests = [self._hash.hexdigest()]
 
     def of(self, messages: list[Message]) -> Sequence[str]:
-        """The digests of all beginnings of a history, by their length; to be used before the next is asked for."""
+        """Return the digests of all beginnings of a history, by length; valid until the next call."""
         known = len(self._messages)
         if messages[:known] != self._messages:
             self._start()

@@ -1,4 +1,4 @@
-"""What a gate took for agreement, kept with the rows it let through: pairs have to be looked for by the same."""
+"""The settings of a gate, kept with the rows it let through: pairs must be extracted by the same ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GateSettings(TypedDict):
 
 
 class PairRule(NamedTuple):
-    """What pairs are looked for by; `warning` is what is to be said of it, if the gate went by something else."""
+    """The rule that pairs are extracted by; `warning` is set if the gate had another one."""
 
     agreement: Any
     threshold: int
@@ -24,13 +24,13 @@ class PairRule(NamedTuple):
 
 
 def gate_settings(agreement: str | Callable[..., Any], agreement_threshold: int, min_margin: int) -> GateSettings:
-    """The settings as rows keep them."""
+    """Return the settings as rows keep them."""
     name = agreement if isinstance(agreement, str) else "custom"
     return GateSettings(agreement=name, agreement_threshold=agreement_threshold, min_margin=min_margin)
 
 
 def add_gate(gates: list[GateSettings], row: Mapping[str, Any]) -> None:
-    """Add how a row was gated to the ways that were seen."""
+    """Add the gate of a row to those seen so far."""
     gate = row.get("gated_by")
     if gate is not None and gate not in gates:
         gates.append(gate)
@@ -44,7 +44,7 @@ def pair_rule(
     *,
     default_agreement: str,
 ) -> PairRule:
-    """Fill in what is None: as all the gates have it, or else the default (2 teachers, margin 0)."""
+    """Fill in what is None: the gates' value if all agree, or else the default (2 teachers, margin 0)."""
     if agreement is None:
         agreement = _common([gate["agreement"] for gate in gates], default_agreement)
         if agreement == "custom":

@@ -1,79 +1,54 @@
-"""Pairs on disk: as they are (JSONL, plain or compact), and as preference data for training (JSONL or Parquet).
+"""Files of pairs: plain JSONL, compact JSONL, and preference data for TRL (JSONL or Parquet).
 
-Files appear whole or not at all, and are written as the pairs come: a million of them need no more memory than a few.
+Files appear whole or not at all, and are written as the pairs come: memory does not grow with their number.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from composer_replication._optional import require
 from composer_replication._whole_file import whole_file
-from composer_replication.histories import History
-from composer_replication.teacher_replay.compact_pairs import compact_lines, encoded, stored_rows
-from composer_replication.teacher_replay.preference import preference_row
-from composer_replication.teacher_replay.records import DPOPair
+from composer_replication.histories import assistant_message
+from composer_replication.teacher_replay.compact_pairs import Row, compact_rows, encoded, stored_rows
+from composer_replication.teacher_replay.records import DPOPair, Pair, check_pair
+from composer_replication.traces import Message, ToolCall, Turn, parse_arguments
 
 logger = logging.getLogger(__name__)
 
 _COLUMNS = ("prompt", "chosen", "rejected", "tools")
-_FIELDS: Mapping[str, tuple[type, ...]] = {
-    "state_id": (str,),
-    "state_messages": (list, History),
-    "chosen": (str,),
-    "rejected": (str,),
-    "n_teachers_agreeing": (int,),
-}
 # A row group ends with whichever comes first: long histories make few rows large.
 _GROUP_ROWS = 1_000
 _GROUP_CHARACTERS = 16_000_000
 
 
-def save_pairs(pairs: Iterable[DPOPair], path: str | os.PathLike[str]) -> None:
+def save_pairs(pairs: Iterable[Pair | DPOPair], path: str | os.PathLike[str]) -> None:
     """Write pairs to JSONL, one a line, each with its whole history; parent folders are made.
 
     Raises:
         OSError: the file cannot be written; what was there before is still there.
     """
-    _write_lines(({**pair, "state_messages": list(pair["state_messages"])} for pair in pairs), Path(path))
+    rows = (pair.with_texts() if isinstance(pair, Pair) else pair for pair in pairs)
+    write_lines(({**row, "state_messages": list(row["state_messages"])} for row in rows), Path(path))
 
 
-def save_compact_pairs(pairs: Iterable[DPOPair], path: str | os.PathLike[str]) -> None:
-    """Write pairs to JSONL in which every message stands once (see `compact_pairs`), as the command `pairs` does.
+def save_compact_pairs(pairs: Iterable[Pair | DPOPair], path: str | os.PathLike[str]) -> None:
+    """Write pairs to JSONL in which every message stands once, as the command `pairs` does.
 
     Raises:
+        ValueError: a message or the tools of a pair are of the wrong type.
         OSError: the file cannot be written; what was there before is still there.
     """
-    with whole_file(Path(path), "pairs") as temporary, temporary.open("wb", buffering=1 << 18) as file:
-        file.writelines(compact_lines(pairs))
+    write_lines(compact_rows(pairs), Path(path))
 
 
-def load_pairs(path: str | os.PathLike[str]) -> Iterator[DPOPair]:
-    """The pairs of a JSONL file, plain or compact, one at a time; blank lines are passed over.
-
-    Pairs of a compact file share their messages and tools: copy what you change.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line is no pair, or the file was cut; the message names the line.
-    """
-    return ({**pair, "state_messages": list(pair["state_messages"])} for pair in stored_pairs(path))
-
-
-def stored_pairs(path: str | os.PathLike[str]) -> Iterator[DPOPair]:
-    """`load_pairs`, with histories of a compact file as views (`History`): all pairs cost no more than the file."""
-    source = Path(path)
-    if not source.is_file():
-        raise FileNotFoundError(f"{source}: no such file; save_pairs writes one")
-    return _pairs_in(source)
-
-
-def save_preference(pairs: Iterable[DPOPair], path: str | os.PathLike[str]) -> int:
+def save_preference(pairs: Iterable[Pair | DPOPair], path: str | os.PathLike[str]) -> int:
     """Write pairs as preference data for TRL (see `preference_row`), by the ending of the path; returns how many.
 
     `.parquet` is read back exactly by `datasets` (messages are JSON there, so no message gets keys of another); large
@@ -86,16 +61,80 @@ def save_preference(pairs: Iterable[DPOPair], path: str | os.PathLike[str]) -> i
         OSError: the file cannot be written; what was there before is still there.
     """
     target = Path(path)
-    writers = {".jsonl": _write_lines, ".parquet": _write_parquet}
+    writers = {".jsonl": write_lines, ".parquet": _write_parquet}
     if target.suffix not in writers:
         raise ValueError(f"{target.name!r} must end in .jsonl or .parquet: the ending says how the pairs are written")
-    return writers[target.suffix](_rows(pairs), target)
+    return writers[target.suffix](_preference_rows(pairs), target)
 
 
-def _rows(pairs: Iterable[DPOPair]) -> Iterator[dict[str, Any]]:
+def load_pairs(path: str | os.PathLike[str]) -> Iterator[DPOPair]:
+    """Return the pairs of a JSONL file, plain or compact, one at a time; blank lines are skipped.
+
+    Pairs of a compact file share their messages and tools: copy what you change.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line is not a pair, or the file was cut; the message names the line.
+    """
+    return (_with_texts(row, where) for row, where in _rows_of(path))
+
+
+def stored_pairs(path: str | os.PathLike[str]) -> Iterator[Pair]:
+    """`load_pairs` as `Pair`s. Histories of a compact file are views: all pairs take no more memory than the file."""
+    return (Pair.of(row, where) for row, where in _rows_of(path))
+
+
+def training_pairs(path: str | os.PathLike[str]) -> Iterator[Pair | dict[str, Any]]:
+    """Return the pairs of a file that `pairs` or `normalize` wrote; rows of a preference file stay as TRL has them.
+
+    Raises:
+        ValueError: there is no such file, or it holds something else.
+    """
+    file = Path(path)
+    if file.suffix not in (".jsonl", ".parquet"):
+        raise ValueError(f"{file} must be .jsonl or .parquet, as `pairs` and `normalize` write them")
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+    if file.suffix == ".parquet":
+        yield from (_preference(row, f"{file}, row {number}") for number, row in parquet_rows(file))
+        return
+    for number, row in stored_rows(file):
+        read = _normalized if "chosen_messages" in row else _preference if "prompt" in row else Pair.of
+        yield read(row, f"{file}, line {number}")
+
+
+def preference_row(pair: Pair) -> dict[str, Any]:
+    """Return a pair in TRL's form: `prompt`, `chosen` and `rejected` as lists of messages, and `tools` if it has any.
+
+    Arguments of tool calls are objects, not JSON text: chat templates write them out as they are, and would quote a
+    text once more. Arguments that are not a JSON object stay as the text they are.
+    """
+    row: dict[str, Any] = {
+        "prompt": [message_for_templates(message) for message in pair.messages],
+        "chosen": [message_for_templates(assistant_message(pair.chosen))],
+        "rejected": [message_for_templates(assistant_message(pair.rejected))],
+    }
+    # Some templates take an empty list for tools that are there.
+    return {**row, "tools": pair.tools} if pair.tools else row
+
+
+def message_for_templates(message: Message) -> Message:
+    """Return a message in OpenAI's form with the arguments of its calls as objects, where they are objects."""
+    if not message.get("tool_calls"):
+        # A template that looks for the key would find calls in an empty list.
+        return {key: value for key, value in message.items() if key != "tool_calls"}
+    calls = []
+    for call in message["tool_calls"]:
+        arguments, raw = parse_arguments(call["function"].get("arguments"))
+        calls.append({**call, "function": {**call["function"], "arguments": arguments if raw is None else raw}})
+    return {**message, "tool_calls": calls}
+
+
+def _preference_rows(pairs: Iterable[Pair | DPOPair]) -> Iterator[dict[str, Any]]:
     without_messages = 0
-    for pair in pairs:
-        if len(pair["state_messages"]):
+    for given in pairs:
+        pair = given if isinstance(given, Pair) else Pair.of(given)
+        if len(pair.messages):
             yield preference_row(pair)
         else:
             without_messages += 1
@@ -103,15 +142,65 @@ def _rows(pairs: Iterable[DPOPair]) -> Iterator[dict[str, Any]]:
         logger.warning("%d pairs are left out: their states have no messages to render", without_messages)
 
 
-def _pairs_in(path: Path) -> Iterator[DPOPair]:
-    for number, pair in stored_rows(path):
-        for key, kinds in _FIELDS.items():
-            if not isinstance(pair.get(key), kinds):
-                raise ValueError(f"{path}, line {number}: no pair, {key!r} is missing or no {kinds[0].__name__}")
-        yield pair  # type: ignore[misc]
+def _with_texts(row: Row, where: str) -> DPOPair:
+    check_pair(row, where)
+    if isinstance(row["chosen"], str) and isinstance(row["rejected"], str):
+        return {**row, "state_messages": list(row["state_messages"])}  # type: ignore[typeddict-item]
+    return Pair.of(row, where).with_texts()
 
 
-def _write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
+def _preference(row: Row, where: str) -> dict[str, Any]:
+    """Return a row in TRL's form; in Parquet, every message is JSON."""
+    made = {"tools": row["tools"]} if row.get("tools") else {}
+    for name in ("prompt", "chosen", "rejected"):
+        messages = row.get(name)
+        if not isinstance(messages, list):
+            raise ValueError(f"{where}: not a pair, {name!r} is missing or not a list of messages")
+        try:
+            made[name] = [json.loads(one) if isinstance(one, str) else one for one in messages]
+        except ValueError:
+            raise ValueError(f"{where}: not a pair, {name!r} holds a text that is not a message") from None
+    return made
+
+
+def _normalized(row: Row, where: str) -> Pair:
+    """Return the pair of a normalised row; its metadata holds the other keys of the pair."""
+    metadata = row.get("metadata")
+    pair = {**((metadata.get("pair") if isinstance(metadata, dict) else None) or {})}
+    pair |= {key: row.get(key) for key in ("state_id", "state_messages", "n_teachers_agreeing")}
+    for side in ("chosen", "rejected"):
+        try:
+            (message,) = row[f"{side}_messages"]
+            functions = [call["function"] for call in message.get("tool_calls") or ()]
+            calls = [ToolCall("", one["name"], *parse_arguments(one["arguments"])) for one in functions]
+            pair[side] = Turn("assistant", message["content"], tool_calls=calls)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            problem = f"'{side}_messages' is not one assistant message"
+            raise ValueError(f"{where}: not a normalised pair, {problem}") from None
+    return Pair.of(pair, where)
+
+
+def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Return the rows of a Parquet file with their numbers, from 1.
+
+    Raises:
+        ValueError: it is not a Parquet file.
+    """
+    parquet = require("pyarrow.parquet", "train")
+    try:
+        reader = parquet.ParquetFile(path)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} is not a Parquet file: {' '.join(str(error).split())}") from None
+    rows = (row for batch in reader.iter_batches(1_000) for row in batch.to_pylist())
+    yield from enumerate(rows, start=1)
+
+
+def write_lines(rows: Iterable[Row], path: Path) -> int:
+    """Write rows to JSONL; returns how many.
+
+    Raises:
+        OSError: the file cannot be written; what was there before is still there.
+    """
     count = 0
     with whole_file(path, "pairs") as temporary, temporary.open("wb", buffering=1 << 18) as file:
         for row in rows:
@@ -120,7 +209,7 @@ def _write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     return count
 
 
-def _write_parquet(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
+def _write_parquet(rows: Iterable[Row], path: Path) -> int:
     arrow = require("pyarrow", "replay")
     parquet = require("pyarrow.parquet", "replay")
     # Each message is JSON: as a struct it would get every key that any message has, and templates look for keys.
@@ -145,8 +234,8 @@ def _write_parquet(rows: Iterable[Mapping[str, Any]], path: Path) -> int:
     return count
 
 
-def _group(rows: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, list[str] | None]]:
-    """The next rows that go into the file together, every message as JSON text."""
+def _group(rows: Iterator[Row]) -> Iterator[dict[str, list[str] | None]]:
+    """Return the next rows that go into the file together, every message as JSON text."""
     characters = 0
     for row in islice(rows, _GROUP_ROWS):
         texts = {
@@ -157,3 +246,10 @@ def _group(rows: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, list[str] | 
         characters += sum(len(text) for column in texts.values() for text in column or ())
         if characters > _GROUP_CHARACTERS:
             return
+
+
+def _rows_of(path: str | os.PathLike[str]) -> Iterator[tuple[dict[str, Any], str]]:
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"{source}: no such file; save_pairs writes one")
+    return ((row, f"{source}, line {number}") for number, row in stored_rows(source))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 import msgspec
 
 from composer_replication.teacher_replay.gate_settings import GateSettings
-from composer_replication.traces import Message, Turn, parse_action, render_action
+from composer_replication.traces import Message, ToolCall, Turn, parse_action, render_action
 
 
 class _TeacherCall(TypedDict):
@@ -69,17 +69,70 @@ class TeacherRow(msgspec.Struct):
 
 
 class Pair(msgspec.Struct):
-    """`DPOPair` between rooms: both sides are turns, without thinking."""
+    """A preference pair between rooms: both sides are turns in the form of `bare_action`.
+
+    `details` holds what else a `DPOPair` says: its optional keys, and keys of the caller's own.
+    """
 
     state_id: str
     messages: Sequence[Message]
     chosen: Turn
     rejected: Turn
     n_teachers_agreeing: int
-    teachers: list[str] = []
-    margin: int = 0
-    similarity: float = 1.0
-    tools: list[dict[str, Any]] = []
+    details: dict[str, Any] = {}
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The definitions of the tools that both sides could call."""
+        return self.details.get("tools") or []
+
+    @classmethod
+    def of(cls, pair: Mapping[str, Any], where: str = "pair") -> Pair:
+        """Return the pair that a `DPOPair` describes: the one place where its actions are parsed.
+
+        A side may also be a turn, or the turn's JSON object.
+
+        Raises:
+            ValueError: a key is missing or has the wrong type; the message starts with `where`.
+        """
+        check_pair(pair, where)
+        details = dict(pair)
+        chosen, rejected = (_side(details.pop(side), where) for side in ("chosen", "rejected"))
+        state_id, messages, agreeing = (
+            details.pop(key) for key in ("state_id", "state_messages", "n_teachers_agreeing")
+        )
+        return cls(state_id, messages, chosen, rejected, agreeing, details)
+
+    def with_texts(self) -> DPOPair:
+        """Return the pair with its actions as texts and its history as a list."""
+        return cast(DPOPair, {**self.row(render_action), "state_messages": list(self.messages)})
+
+    def row(self, side: Callable[[Turn], Any]) -> dict[str, Any]:
+        """Return the keys of a `DPOPair`, with its sides as `side` writes them."""
+        return {
+            "state_id": self.state_id,
+            "state_messages": self.messages,
+            "chosen": side(self.chosen),
+            "rejected": side(self.rejected),
+            "n_teachers_agreeing": self.n_teachers_agreeing,
+            **self.details,
+        }
+
+
+def bare_action(turn: Turn) -> Turn:
+    """Return what a turn did, and nothing else of it: its text and its calls, numbered, without thinking."""
+    calls = [
+        ToolCall(f"call_{number}", call.name, call.arguments, call.raw_arguments)
+        for number, call in enumerate(turn.tool_calls)
+    ]
+    return Turn("assistant", turn.content, tool_calls=calls)
+
+
+def _side(given: Any, where: str) -> Turn:
+    try:
+        return bare_action(parse_action(given) if isinstance(given, str) else msgspec.convert(given, Turn))
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{where}: not a pair, a side is not a turn ({error})") from None
 
 
 class _Pair(TypedDict):
@@ -91,7 +144,7 @@ class _Pair(TypedDict):
 
 
 class DPOPair(_Pair, total=False):
-    """Teachers agreed on `chosen` where the student did `rejected`; both without thinking.
+    """Teachers agreed on `chosen` where the student did `rejected`; both are texts without thinking.
 
     `teachers` are those that agreed, `margin` is by how many they outnumber the next best action (the student's own
     counts as one), `similarity` is how alike their answers are (1.0: the same), `tools` are the definitions of what the
@@ -102,6 +155,25 @@ class DPOPair(_Pair, total=False):
     margin: int
     similarity: float
     tools: list[dict[str, Any]]
+
+
+_PAIR_KINDS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "state_id": (str, "text"),
+    "state_messages": (Sequence, "list"),
+    "chosen": ((str, dict, Turn), "text"),
+    "rejected": ((str, dict, Turn), "text"),
+    "n_teachers_agreeing": (int, "number"),
+}
+
+
+def check_pair(pair: Any, where: str) -> None:
+    """Raise ValueError unless a pair has the required keys of a `DPOPair`, with values of their types."""
+    if not isinstance(pair, Mapping):
+        raise ValueError(f"{where}: not a pair, but {type(pair).__name__}")
+    for key, (kind, name) in _PAIR_KINDS.items():
+        value = pair.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool) or (kind is Sequence and isinstance(value, str)):
+            raise ValueError(f"{where}: not a pair, {key!r} is missing or not a {name}")
 
 
 def check_state(state: Any, where: str) -> None:

@@ -1,4 +1,4 @@
-"""The pairs of a replay on disk, one trace in memory at a time."""
+"""The pairs of a replay on disk, with one trace in memory at a time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 from composer_replication.teacher_replay.agreement.comparison import JudgedComparer
 from composer_replication.teacher_replay.gate_settings import pair_rule
-from composer_replication.teacher_replay.pair_report import PairReport
-from composer_replication.teacher_replay.pairs import Agreement, comparer_for, extract_by_rule
-from composer_replication.teacher_replay.records import DPOPair
+from composer_replication.teacher_replay.pairs import Agreement, PairReport, comparer_for, extract_by_rule
+from composer_replication.teacher_replay.records import Pair
 from composer_replication.teacher_replay.replay_files import AnswerIndex, ReplayFolder, TraceToReplay, traces_to_replay
 from composer_replication.teacher_replay.teachers import shared_family
 from composer_replication.teacher_replay.tool_schemas import complete_tools
@@ -20,8 +19,8 @@ from composer_replication.traces import action_text
 
 @dataclass
 class Unfinished:
-    """What a replay has not done. `states_not_asked` have no row; the rest is of its last run. `limit` is how many
-    states that was to replay, None for all of them."""
+    """The part of a replay that is missing. `states_not_asked` have no row; the rest is from its last run. `limit` is
+    the number of states that run was limited to, None for all of them."""
 
     stopped: bool = False
     limit: int | None = None
@@ -29,8 +28,24 @@ class Unfinished:
     not_asked_for_money: int = 0
     left_alone: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def after(cls, report: dict[str, Any], limit: int | None) -> Unfinished:
+        """Return what the report of the last run says is missing."""
+        teachers = report.get("teachers")
+        reasons = {
+            slug: use["left_alone"]
+            for slug, use in (teachers.items() if isinstance(teachers, dict) else ())
+            if isinstance(use, dict) and use.get("left_alone")
+        }
+        return cls(
+            stopped=bool(report.get("stopped")),
+            limit=limit,
+            not_asked_for_money=report.get("not_asked_for_money") or 0,
+            left_alone=reasons,
+        )
+
     def told(self, states: int) -> str | None:
-        """It in one line, of so many states; None if nothing is missing."""
+        """Describe it in one line, for a total of `states`; None if nothing is missing."""
         parts = [
             (self.stopped, "it was stopped early"),
             (self.limit, f"it was limited to {self.limit} states"),
@@ -43,14 +58,14 @@ class Unfinished:
 
 
 class ReplayedPairs:
-    """Iterate over it once: pairs come in the order of the traces, while `report`, `same_family` and `unfinished` fill.
+    """The pairs of all traces, in order. Iterate once: `report`, `same_family` and `unfinished` are filled on the way.
 
     Args:
         traces: what was replayed, as `replay` took it.
         folder: what `replay` wrote.
         agreement, agreement_threshold, min_margin: see `extract_dpo_pairs`. None: as the replay was gated; "action", 2
             and 0 if it was not.
-        exclude_same_family: rows of teachers that are of a trace's student family do not vote on it.
+        exclude_same_family: teachers of the student's own model family do not vote on its trace.
         judge: is asked about near misses, see `JudgedComparer`.
     """
 
@@ -79,16 +94,16 @@ class ReplayedPairs:
             self.judged = JudgedComparer(comparer_for(self._rule.agreement), judge)
             self._rule = self._rule._replace(agreement=self.judged)
         self._exclude = exclude_same_family
-        self.unfinished = _left_by(folder.last_report(), folder.limit())
+        self.unfinished = Unfinished.after(folder.last_report(), folder.limit())
 
-    def __iter__(self) -> Iterator[DPOPair]:
+    def __iter__(self) -> Iterator[Pair]:
         for trace in traces_to_replay(self._traces, self._options):
             report = self._of_trace(trace)
             self.report.add(report, keep_pairs=False)
             yield from report.pairs
 
     def warnings(self) -> list[str]:
-        """What should be known of the pairs, a line each."""
+        """Return what a user should know about the pairs, one line each."""
         told = (self._rule.warning, self.unfinished.told(self.report.states))
         return [line for line in told if line is not None]
 
@@ -105,20 +120,4 @@ class ReplayedPairs:
         )
         if self._exclude:
             rows = [row for row in rows if row.teacher_slug not in related]
-        states, results = [step.state() for step in trace.steps], [row.result() for row in rows]
-        return extract_by_rule(states, results, self._rule, tools=complete_tools(trace.tools, trace.steps))
-
-
-def _left_by(report: dict[str, Any], limit: int | None) -> Unfinished:
-    teachers = report.get("teachers")
-    reasons = {
-        slug: use["left_alone"]
-        for slug, use in (teachers.items() if isinstance(teachers, dict) else ())
-        if isinstance(use, dict) and use.get("left_alone")
-    }
-    return Unfinished(
-        stopped=bool(report.get("stopped")),
-        limit=limit,
-        not_asked_for_money=report.get("not_asked_for_money") or 0,
-        left_alone=reasons,
-    )
+        return extract_by_rule(trace.steps, rows, self._rule, tools=complete_tools(trace.tools, trace.steps))

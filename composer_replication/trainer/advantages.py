@@ -15,7 +15,7 @@ from torch import nn
 
 from composer_replication.channels import HintedStates, at, hinted_states, row_sums
 from composer_replication.distillation.fused.logprobs import fused_token_logprobs
-from composer_replication.trainer.replay.reference_logprobs import model_fingerprint, reference_policy
+from composer_replication.trainer.reference_logprobs import model_fingerprint, reference_policy
 from composer_replication.trainer.teachers.frozen import FrozenTeacher
 
 

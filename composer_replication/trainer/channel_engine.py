@@ -21,7 +21,7 @@ from composer_replication.distillation.fused.logprobs import fused_token_logprob
 from composer_replication.distillation.taid import TAIDScheduler
 from composer_replication.trainer.channel_log import ChannelLog, Reduce
 from composer_replication.trainer.hint_gate import judge_sites
-from composer_replication.trainer.replay.pairs import ReplayPairs
+from composer_replication.trainer.pairs import ReplayPairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.teachers import make_teacher
 

@@ -32,9 +32,9 @@ from composer_replication.trainer.data_collator import CollatorConfig, ComposerD
 from composer_replication.trainer.hint_gate import HintGate
 from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.on_policy_hints import SITES, HintOptions, OnPolicyHints
+from composer_replication.trainer.pairs import given_pairs, replay_pairs
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
-from composer_replication.trainer.replay.shown_context import ShownContext, check_shown_context
-from composer_replication.trainer.replay.source import given_pairs, replay_pairs
+from composer_replication.trainer.preference_rows import ShownContext, check_shown_context
 from composer_replication.trainer.rollouts.buffer import buffered_tensors, restored_buffer
 from composer_replication.trainer.rollouts.reset_text import separating
 from composer_replication.trainer.rollouts.rollout import Rollout, TemplatedTokenizer, tool_definitions

@@ -28,8 +28,8 @@ from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
 from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints, gradient_shares, site_numbers
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.metrics_file import MetricsFile
+from composer_replication.trainer.pairs import given_pairs, replay_pairs
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
-from composer_replication.trainer.replay.source import given_pairs, replay_pairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.traces.rendered import check_same_rows, rendered_traces, rows_digest

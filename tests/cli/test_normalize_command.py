@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow.parquet
 import pytest
 from replaysim.some_pairs import call, pair, recipe_file
 
 from composer_replication.cli import app as cli
-from composer_replication.replaysim import pair_file
-from composer_replication.replaysim.pair_file import normalize_file
-from composer_replication.teacher_replay.pair_files import load_pairs, save_compact_pairs, save_pairs
+from composer_replication.replaysim import normalize as module
+from composer_replication.replaysim.normalize import normalize_file
+from composer_replication.teacher_replay.pair_files import (
+    load_pairs,
+    save_compact_pairs,
+    save_pairs,
+    stored_pairs,
+    training_pairs,
+)
+from composer_replication.teacher_replay.records import Pair
 from composer_replication.traces import Source, ToolCall, Trace, Turn
-from composer_replication.trainer.replay.pair_files import pairs_in
+
+Run: TypeAlias = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -26,18 +35,18 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = cli.run(["normalize", *map(str, arguments)])
-    return code, *capsys.readouterr()
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return lambda *arguments: (cli.run(["normalize", *map(str, arguments)]), *capsys.readouterr())
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_pairs_are_written_and_counted(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_are_written_and_counted(pairs: Path, tmp_path: Path, run: Run) -> None:
     output = tmp_path / "deep" / "out.jsonl"
-    code, out, err = run(capsys, pairs, "-o", output)
+    code, out, err = run(pairs, "-o", output)
     assert (code, err) == (0, "")
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
     assert cells[0] == ["in", "4", "2"]
@@ -64,19 +73,17 @@ def test_pairs_are_written_and_counted(pairs: Path, tmp_path: Path, capsys: pyte
     assert str(tmp_path) not in json.dumps(summary)
 
 
-def test_a_second_run_has_nothing_to_do(
-    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_has_nothing_to_do(pairs: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "out.jsonl"
-    code, first, _ = run(capsys, pairs, "-o", output, "--json")
+    code, first, _ = run(pairs, "-o", output, "--json")
     written = output.read_bytes()
     assert (code, json.loads(first)["up_to_date"]) == (0, False)
     with monkeypatch.context() as patch:
-        patch.setattr(pair_file, "DJNormalizer", _refuse_to_work(pair_file.DJNormalizer))
-        code, out, _ = run(capsys, pairs, "-o", output)
+        patch.setattr(module, "DJNormalizer", _refuse_to_work(module.DJNormalizer))
+        code, out, _ = run(pairs, "-o", output)
         assert code == 0
         assert "up to date" in out
-        code, again, _ = run(capsys, pairs, "-o", output, "--json")
+        code, again, _ = run(pairs, "-o", output, "--json")
     assert json.loads(again) == {**json.loads(first), "up_to_date": True}
     for change in (
         lambda: pairs.write_text(pairs.read_text() + json.dumps(pair(9)) + "\n"),
@@ -87,10 +94,10 @@ def test_a_second_run_has_nothing_to_do(
         lambda: Path(f"{output}.summary.json").unlink(),
     ):
         change()
-        assert '"up_to_date": false' in run(capsys, pairs, "-o", output, "--json")[1]
-        assert '"up_to_date": true' in run(capsys, pairs, "-o", output, "--json")[1]
+        assert '"up_to_date": false' in run(pairs, "-o", output, "--json")[1]
+        assert '"up_to_date": true' in run(pairs, "-o", output, "--json")[1]
     for options in (["--recipe", "prose"], ["--skip-dj"], ["--force"]):
-        assert '"up_to_date": false' in run(capsys, pairs, "-o", output, "--json", *options)[1]
+        assert '"up_to_date": false' in run(pairs, "-o", output, "--json", *options)[1]
 
 
 @pytest.fixture
@@ -111,27 +118,25 @@ def compact(tmp_path: Path) -> Path:
     return tmp_path / "compact.jsonl"
 
 
-def test_the_output_is_in_the_form_of_the_input(
-    compact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_output_is_in_the_form_of_the_input(compact: Path, tmp_path: Path, run: Run) -> None:
     save_pairs(load_pairs(compact), tmp_path / "plain.jsonl")
     reports = []
     for name in ("compact", "plain"):
         given = (tmp_path / f"{name}.jsonl", "-o", tmp_path / f"{name}_out.jsonl", "--json")
-        code, out, _ = run(capsys, *given, "--preference", tmp_path / f"{name}.parquet")
+        code, out, _ = run(*given, "--preference", tmp_path / f"{name}.parquet")
         reports.append({**json.loads(out), "output": None})
         assert (code, reports[-1]["pairs_out"], reports[-1]["up_to_date"]) == (0, 11, False)
-        assert json.loads(run(capsys, *given)[1])["up_to_date"]
+        assert json.loads(run(*given)[1])["up_to_date"]
     assert reports[0] == reports[1]
     plain = rows_of(tmp_path / "plain_out.jsonl")
     assert [one["state_id"] for one in plain] == [f"t::{number:04d}" for number in range(12) if number != 2]
-    stored = list(pairs_in(tmp_path / "compact_out.jsonl"))
-    assert [{**vars(one), "state_messages": list(one.state_messages)} for one in stored] == plain
-    assert list(pairs_in(tmp_path / "plain_out.jsonl")) == stored
+    stored = list(training_pairs(tmp_path / "compact_out.jsonl"))
+    kept = [one for one in stored_pairs(compact) if one.state_id != "t::0002"]
+    assert stored == list(training_pairs(tmp_path / "plain_out.jsonl")) == kept
     # Every message and the tools once, on the disk and in memory.
     lines = rows_of(tmp_path / "compact_out.jsonl")
     assert sum("message" in line for line in lines) == 2 + 2 * 11
-    assert len({id(message) for one in stored for message in one.state_messages}) == 2 + 2 * 11
+    assert len({id(message) for one in stored for message in one.messages}) == 2 + 2 * 11
     assert sum(list(line) == ["tools"] for line in lines) == 1
     tables = [pyarrow.parquet.read_table(tmp_path / f"{name}.parquet") for name in ("compact", "plain")]
     assert tables[0].equals(tables[1])
@@ -151,9 +156,10 @@ def test_histories_are_never_all_in_memory(tmp_path: Path, monkeypatch: pytest.M
 
     def read(_: Path) -> Any:
         for number in range(50):
-            yield pair(number, state_messages=[Message(role="user", content=f"{number} {part}") for part in range(4)])
+            messages = [Message(role="user", content=f"{number} {part}") for part in range(4)]
+            yield Pair.of(pair(number, state_messages=messages))
 
-    monkeypatch.setattr(pair_file, "stored_pairs", read)
+    monkeypatch.setattr(module, "stored_pairs", read)
     (tmp_path / "pairs.jsonl").touch()
     made = normalize_file(tmp_path / "pairs.jsonl", tmp_path / "out.jsonl", preference=tmp_path / "out.parquet")
     assert made.report["pairs_out"] == 50
@@ -163,13 +169,13 @@ def test_histories_are_never_all_in_memory(tmp_path: Path, monkeypatch: pytest.M
 def test_pairs_that_change_while_they_are_read_are_an_error(
     pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Changing(pair_file.DJNormalizer):
+    class Changing(module.DJNormalizer):
         def kept(self, given: Any) -> Any:
             kept = super().kept(given)
             pairs.write_text("\n".join(pairs.read_text().splitlines()[2:]))
             return kept
 
-    monkeypatch.setattr(pair_file, "DJNormalizer", Changing)
+    monkeypatch.setattr(module, "DJNormalizer", Changing)
     with pytest.raises(ValueError, match=r"pairs.jsonl: it changed while it was read; run this again"):
         normalize_file(pairs, tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
@@ -187,23 +193,23 @@ def test_a_new_version_makes_them_again(pairs: Path, tmp_path: Path, monkeypatch
     output = tmp_path / "out.jsonl"
     normalize_file(pairs, output)
     assert normalize_file(pairs, output).up_to_date
-    monkeypatch.setattr(pair_file, "version", lambda package: "9.9")
+    monkeypatch.setattr(module, "version", lambda package: "9.9")
     assert not normalize_file(pairs, output).up_to_date
 
 
-def test_skipping_keeps_all(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, pairs, "-o", tmp_path / "out.jsonl", "--skip-dj", "--json")
+def test_skipping_keeps_all(pairs: Path, tmp_path: Path, run: Run) -> None:
+    code, out, _ = run(pairs, "-o", tmp_path / "out.jsonl", "--skip-dj", "--json")
     assert (code, json.loads(out)["pairs_out"], json.loads(out)["recipe"]) == (0, 4, None)
     assert rows_of(tmp_path / "out.jsonl")[1]["metadata"] == {"skipped": True}
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_also_as_preference_data(ending: str, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_also_as_preference_data(ending: str, pairs: Path, tmp_path: Path, run: Run) -> None:
     tools = [{"type": "function", "function": {"name": "Bash", "description": "", "parameters": {}}}]
     pairs.write_text(pairs.read_text() + json.dumps(pair(4, chosen=call("ls -l"), tools=tools)))
     output, preference = tmp_path / "out.jsonl", tmp_path / "trl" / f"out.{ending}"
     given = (pairs, "-o", output, "--preference", preference, "--json")
-    assert '"up_to_date": false' in run(capsys, *given)[1]
+    assert '"up_to_date": false' in run(*given)[1]
     if ending == "parquet":
         rows = [
             {name: column and [json.loads(one) for one in column] for name, column in row.items()}
@@ -216,26 +222,26 @@ def test_also_as_preference_data(ending: str, pairs: Path, tmp_path: Path, capsy
     assert rows[0]["rejected"] == [{"role": "assistant", "content": "Rewrite the module at once."}]
     assert rows[2]["chosen"][0]["tool_calls"][0]["function"] == {"name": "Bash", "arguments": {"command": "ls -l"}}
     assert rows[2]["tools"] == tools
-    assert '"up_to_date": true' in run(capsys, *given)[1]
+    assert '"up_to_date": true' in run(*given)[1]
     preference.unlink()
-    assert '"up_to_date": false' in run(capsys, *given)[1]
+    assert '"up_to_date": false' in run(*given)[1]
     assert preference.exists()
 
 
-def test_characters_survive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_characters_survive(tmp_path: Path, run: Run) -> None:
     source = tmp_path / "pairs.jsonl"
     odd = [pair(0, chosen="Größe prüfen — 大小 \U0001f600"), pair(1, chosen="half \ud83d a character")]
     source.write_text("".join(json.dumps(row) + "\n" for row in odd), encoding="utf-8")
-    assert run(capsys, source, "-o", tmp_path / "out.jsonl")[0] == 0
+    assert run(source, "-o", tmp_path / "out.jsonl")[0] == 0
     content = [row["chosen_messages"][0]["content"] for row in rows_of(tmp_path / "out.jsonl")]
     assert content == ["Größe prüfen — 大小 \U0001f600", "half \ud83d a character"]
     assert "Größe" in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
 
 
-def test_no_pair_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_pair_left(tmp_path: Path, run: Run) -> None:
     source = tmp_path / "pairs.jsonl"
     source.write_text(json.dumps(pair(0, chosen="no")), encoding="utf-8")
-    code, out, err = run(capsys, source, "-o", tmp_path / "out.jsonl", "--json")
+    code, out, err = run(source, "-o", tmp_path / "out.jsonl", "--json")
     assert (code, err, json.loads(out)["pairs_out"]) == (1, "", 0)
     assert (tmp_path / "out.jsonl").read_bytes() == b""
 
@@ -256,8 +262,8 @@ def test_no_pair_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["PAIRS", "-o", "OUT", "--recipe", "WRONG"], 1, "no_such_filter: Unknown operator 'no_such_filter'"),
         (["PAIRS", "-o", "OUT", "--executor", "dask"], 2, "'dask' is not one of"),
         (["PAIRS", "-o", "OUT", "-p", "0"], 2, "'--processes'"),
-        (["CUT", "-o", "OUT"], 1, "cut.jsonl, line 3: no JSON"),
-        (["LACKS", "-o", "OUT"], 1, "lacks.jsonl, line 1: no pair, 'n_teachers_agreeing' is missing"),
+        (["CUT", "-o", "OUT"], 1, "cut.jsonl, line 3: not JSON"),
+        (["LACKS", "-o", "OUT"], 1, "lacks.jsonl, line 1: not a pair, 'n_teachers_agreeing' is missing"),
         (["EMPTY", "-o", "OUT"], 1, "empty.jsonl: there is no pair in it"),
     ],
 )
@@ -267,7 +273,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     message: str,
     pairs: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
 ) -> None:
     (tmp_path / "cut.jsonl").write_text(pairs.read_text().partition("\n\n")[0] + '\n\n{"state_id": "x')
     (tmp_path / "lacks.jsonl").write_text(json.dumps({k: v for k, v in pair().items() if k != "n_teachers_agreeing"}))
@@ -286,7 +292,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
     }
     before = sorted(path.name for path in tmp_path.iterdir())
     content = pairs.read_bytes()
-    code, out, err = run(capsys, *(names.get(argument, argument) for argument in arguments))
+    code, out, err = run(*(names.get(argument, argument) for argument in arguments))
     assert (code, out) == (expected, "")
     assert err.startswith("error: ")
     assert message in " ".join(err.split())
@@ -300,7 +306,7 @@ def test_what_stood_there_before_stays_if_a_run_fails(pairs: Path, tmp_path: Pat
     normalize_file(pairs, output)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("out*")}
     pairs.write_text(pairs.read_text() + "{", encoding="utf-8")
-    with pytest.raises(ValueError, match="line 9: no JSON"):
+    with pytest.raises(ValueError, match="line 9: not JSON"):
         normalize_file(pairs, output)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*out*")} == before
     assert list(tmp_path.glob(".*")) == []

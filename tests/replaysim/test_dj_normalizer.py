@@ -16,10 +16,11 @@ import pytest
 from replaysim.some_pairs import LONG_ENOUGH, call, pair, recipe_file
 
 from composer_replication import MissingExtraError
-from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport, loading
-from composer_replication.replaysim.batched import OperatorError
-from composer_replication.replaysim.loading import load_operators
-from composer_replication.replaysim.recipe import load_recipe
+from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport
+from composer_replication.replaysim import recipe as recipe_module
+from composer_replication.replaysim.engines import OperatorError
+from composer_replication.replaysim.recipe import load_operators, load_recipe
+from composer_replication.traces import parse_action, render_action
 
 THREE_PAIRS = Path(__file__).parent / "fixtures" / "three_pairs.jsonl"
 
@@ -39,6 +40,11 @@ def reasons(pairs: list[Any], recipe: str | Path = "default") -> dict[int, str]:
 
 def test_the_three_pairs_pass_unchanged() -> None:
     pairs = [json.loads(line) for line in THREE_PAIRS.read_text(encoding="utf-8").splitlines()]
+    for one in pairs:
+        assert one["n_teachers_agreeing"] == len(one["teachers"]) >= 2
+        for text in (one["chosen"], one["rejected"]):
+            assert parse_action(text).tool_calls
+            assert render_action(parse_action(text)) == text
     for recipe in ("default", "prose"):
         kept, report = run(pairs, recipe)
         assert (report.pairs_in, report.pairs_out, report.dropped) == (3, 3, [])
@@ -192,28 +198,16 @@ def test_operators_that_take_one_record_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "values", "expected"),
+    ("bounds", "expected"),
     [
-        (
-            "text_length_filter: {text_key: chosen, min_len: 8, max_len: 9, min_closed_interval: false}",
-            "12345678",
-            "<= 8",
-        ),
-        (
-            "text_length_filter: {text_key: chosen, min_len: 1, max_len: 8, max_closed_interval: false}",
-            "12345678",
-            ">= 8",
-        ),
-        (
-            "text_length_filter: {text_key: chosen, min_len: 1, max_len: 9, reversed_range: true}",
-            "12345678",
-            ", min_len 1, max_len 9",
-        ),
+        ("min_len: 8, max_len: 9, min_closed_interval: false", " <= 8"),
+        ("min_len: 1, max_len: 8, max_closed_interval: false", " >= 8"),
+        ("min_len: 1, max_len: 9, reversed_range: true", ", min_len 1, max_len 9"),
     ],
 )
-def test_bounds_that_are_open_or_turned_around(step: str, values: str, expected: str, tmp_path: Path) -> None:
-    found = reasons([pair(0, chosen=values)], recipe_file(tmp_path, step))
-    assert found == {0: f"text_length_filter on chosen: text_len 8{expected if expected[0] == ',' else ' ' + expected}"}
+def test_bounds_that_are_open_or_turned_around(bounds: str, expected: str, tmp_path: Path) -> None:
+    recipe = recipe_file(tmp_path, f"text_length_filter: {{text_key: chosen, {bounds}}}")
+    assert reasons([pair(0, chosen="12345678")], recipe) == {0: f"text_length_filter on chosen: text_len 8{expected}"}
 
 
 def test_statistics_are_in_the_types_of_json(tmp_path: Path) -> None:
@@ -263,7 +257,7 @@ def test_the_collector_runs_again_if_it_did(running: bool) -> None:
     try:
         DJNormalizer(skip_dj=True).normalize([pair()])
         assert gc.isenabled() is running
-        with pytest.raises(ValueError, match="pair 0 is no pair"):
+        with pytest.raises(ValueError, match="pair 0: not a pair, but int"):
             DJNormalizer(skip_dj=True).normalize([3])  # type: ignore[list-item]
         assert gc.isenabled() is running
     finally:
@@ -350,7 +344,7 @@ def test_words_are_stripped_as_data_juicer_does_it_and_its_function_is_put_back(
     helper = importlib.import_module("data_juicer.ops.common.helper_func")
     original = helper.strip
     asked: list[str] = []
-    monkeypatch.setattr(loading, "_MOST_WORDS", 3)
+    monkeypatch.setattr(recipe_module, "_MOST_WORDS", 3)
 
     def counted(word: str, characters: set[str]) -> str:
         asked.append(word)
@@ -359,7 +353,7 @@ def test_words_are_stripped_as_data_juicer_does_it_and_its_function_is_put_back(
     monkeypatch.setattr(helper, "strip", counted)
     brackets, stars = set("[]"), set("*")
     words = ["[a]", "*b*", "[a]", "", "[*c*]", "[a]"]
-    with loading.words_stripped_once():
+    with recipe_module.words_stripped_once():
         got = [(helper.strip(word, brackets), helper.strip(word, stars)) for word in words]
     assert got == [(original(word, brackets), original(word, stars)) for word in words]
     assert asked.count("[a]") == 4  # once for each set of characters, and once more after it was forgotten

@@ -19,7 +19,7 @@ from replaysim.some_pairs import LONG_ENOUGH, call, pair, recipe_file
 
 from composer_replication.replaysim import DJNormalizer, NormalizedDPOPair, NormalizeReport, engine_process
 from composer_replication.replaysim import engines as engines_module
-from composer_replication.replaysim.batched import OperatorError
+from composer_replication.replaysim.engines import OperatorError
 
 EVERY_KIND_OF_STEP = (
     "whitespace_normalization_mapper: {text_key: chosen}",

@@ -41,8 +41,8 @@ def test_both_recipes_come_with_the_package() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("process: [", "is no YAML: "),
-        ("\xff\xfe\x00", "is no YAML: "),
+        ("process: [", "is not YAML: "),
+        ("\xff\xfe\x00", "is not YAML: "),
         ("- text_length_filter", "has no list under 'process'"),
         ("process: text_length_filter", "has no list under 'process'"),
         (f"np: 4\nprocess:\n  - {LENGTH}", "sets np: the normaliser sets these itself"),
@@ -56,12 +56,15 @@ def test_both_recipes_come_with_the_package() -> None:
         ("process:\n  - text_length_filter: {text_key: chosen, min_length: 1}", "Unknown parameter 'min_length'"),
         ("process:\n  - text_length_filter: {text_key: chosen, min_len: many}", "'min_len' expects type 'int'"),
         ("process:\n  - text_length_filter: {text_key: pair}", "text_length_filter cannot look at 'pair'"),
-        ("process:\n  - random_selector: {text_key: chosen}", "random_selector is none for pairs"),
+        ("process:\n  - random_selector: {text_key: chosen}", "random_selector does not work on pairs"),
         (
             "process:\n  - document_minhash_deduplicator: {text_key: chosen}",
-            "document_minhash_deduplicator is none for",
+            "document_minhash_deduplicator does not work on",
         ),
-        ("process:\n  - ray_document_deduplicator: {text_key: chosen}", "ray_document_deduplicator is none for pairs"),
+        (
+            "process:\n  - ray_document_deduplicator: {text_key: chosen}",
+            "ray_document_deduplicator does not work on pairs",
+        ),
         (
             "process:\n  - python_lambda_mapper: {text_key: chosen, lambda_str: x}",
             "python_lambda_mapper cannot be loaded",

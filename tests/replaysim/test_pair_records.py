@@ -7,21 +7,22 @@ from typing import Any
 import pytest
 from replaysim.some_pairs import call, pair
 
-from composer_replication.replaysim.records import action_messages, normalized, to_pair, to_records
+from composer_replication.replaysim.records import NormalizedDPOPair, PairRecord, to_records, with_texts
+from composer_replication.teacher_replay.records import Pair
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
 
-def record(**given: Any) -> Any:
-    (made,) = to_records([pair(**given)])
-    return made
+def records(*pairs: Any) -> list[PairRecord]:
+    return list(to_records(map(Pair.of, pairs)))
 
 
-def test_a_record_has_flat_texts_and_a_normalised_pair_messages() -> None:
-    given = pair(chosen="First I look.\n" + call("ls"), rejected="Done with it.", number=7, margin=1)
-    (made,) = to_records([given])
+def test_a_record_has_texts_and_a_normalised_pair_messages() -> None:
+    thought = "[THINKING]\nHm.\n[/THINKING]\n"
+    given = pair(7, f"{thought}First I look.\n" + call("ls"), thought + "Done with it.", margin=1)
+    (made,) = records(given)
     assert (made["chosen"], made["rejected"]) == ("First I look.\n" + call("ls"), "Done with it.")
     assert (made["index"], made["state_id"]) == (0, "state-007")
-    kept = normalized(given, {})
+    kept = NormalizedDPOPair.of(Pair.of(given), {})
     assert kept.rejected_messages == [{"role": "assistant", "content": "Done with it."}]
     (message,) = kept.chosen_messages
     assert (message["role"], message["content"]) == ("assistant", "First I look.")
@@ -31,23 +32,20 @@ def test_a_record_has_flat_texts_and_a_normalised_pair_messages() -> None:
     assert kept.metadata == {"pair": {"margin": 1}}
 
 
-def test_thinking_is_on_neither_side() -> None:
-    assert action_messages("[THINKING]\nHm.\n[/THINKING]\nSo be it.") == [{"role": "assistant", "content": "So be it."}]
-
-
 @pytest.mark.parametrize(
     ("chosen", "rejected", "expected"),
     [("words", "words", False), (call("ls"), "words", True), ("words", call("ls"), True)],
 )
 def test_a_pair_is_about_calls_if_either_side_makes_one(chosen: str, rejected: str, expected: bool) -> None:
-    assert record(chosen=chosen, rejected=rejected)["tool_call"] is expected
+    (made,) = records(pair(chosen=chosen, rejected=rejected))
+    assert made["tool_call"] is expected
 
 
 def test_states_are_equal_by_their_messages_alone() -> None:
     one, other = {"role": "user", "content": "a"}, {"content": "b", "role": "user"}
     histories = [[one], [one, other], [one], [other, one], [dict(one), {"role": "user", "content": "b"}], [], [other]]
     pairs = [pair(number, state_messages=messages) for number, messages in enumerate(histories)]
-    states = [made["state"] for made in to_records(pairs)]
+    states = [made["state"] for made in records(*pairs)]
     assert states[0] == states[2]
     assert states[1] == states[4]
     assert len(set(states)) == 5
@@ -60,7 +58,7 @@ def test_states_with_half_a_character_or_strange_values_have_digests_too() -> No
         {"role": "user", "content": {1, 2}},
         {"role": "user", "content": {3}},
     ]
-    states = [made["state"] for made in to_records([pair(0, state_messages=[message]) for message in given])]
+    states = [made["state"] for made in records(*(pair(0, state_messages=[message]) for message in given))]
     assert states[0] == states[1]
     assert len(set(states)) == 4
 
@@ -69,10 +67,10 @@ def test_histories_of_a_trace_become_lists_and_records_hold_none() -> None:
     turns = [Turn("user", "Go."), Turn("assistant", "", tool_calls=[ToolCall("1", "Read")]), Turn("assistant", "Done.")]
     states = list(Trace("t", turns, Source("f", "x")).states())
     pairs = [pair(number, state_messages=one["messages"]) for number, one in enumerate(states)]
-    kept = [normalized(one, {}) for one in pairs]
+    kept = [NormalizedDPOPair.of(Pair.of(one), {}) for one in pairs]
     assert [type(one.state_messages) for one in kept] == [list, list]
     assert [len(one.state_messages) for one in kept] == [1, 3]
-    made = list(to_records(pairs))
+    made = records(*pairs)
     assert made[0]["state"] != made[1]["state"]
     assert all(isinstance(value, str | int) for one in made for value in one.values())
 
@@ -93,7 +91,7 @@ TASK = [{"role": "user", "content": "Task"}]
 
 
 def lessons(*pairs: Any) -> list[str]:
-    return [made["lesson"] for made in to_records(pairs)]
+    return [made["lesson"] for made in records(*pairs)]
 
 
 def test_a_step_that_the_student_repeats_is_one_lesson() -> None:
@@ -103,7 +101,7 @@ def test_a_step_that_the_student_repeats_is_one_lesson() -> None:
     repeated[1]["rejected"] = "Once more.\n" + call("make")
     repeated[2]["chosen"] = "Let me look.\n" + call("ls")
     assert len(set(lessons(*repeated))) == 1
-    assert len({made["state"] for made in to_records(repeated)}) == 3
+    assert len({made["state"] for made in records(*repeated)}) == 3
 
 
 def test_a_call_that_gave_another_result_is_news() -> None:
@@ -151,55 +149,28 @@ def test_words_that_are_said_again_are_no_step() -> None:
 
 def test_half_a_character_is_replaced_for_the_operators_alone() -> None:
     given = pair(chosen="a\ud83d b", rejected="\ud83d\ude00 c")
-    (made,) = to_records([given])
+    (made,) = records(given)
     assert (made["chosen"], made["rejected"]) == ("a\ufffd b", "\U0001f600 c")
-    kept = normalized(given, {}, chosen=made["chosen"], rejected=made["rejected"])
-    assert kept.chosen_messages == [{"role": "assistant", "content": "a\ud83d b"}]
-    assert kept.metadata == {}
+    assert with_texts(Pair.of(given), chosen=made["chosen"], rejected=made["rejected"]) == (Pair.of(given), [])
 
 
-def test_a_changed_text_changes_its_messages() -> None:
-    made = pair(chosen=call("ls   -l"), rejected="As it was.", teachers=["a", "b"])
-    kept = normalized(made, {"recipe": "x"}, chosen=call("ls -l"), rejected="As it was.")
-    (message,) = kept.chosen_messages
-    assert message["tool_calls"][0]["function"]["arguments"] == '{"command": "ls -l"}'
-    assert kept.rejected_messages == [{"role": "assistant", "content": "As it was."}]
-    assert kept.metadata == {"recipe": "x", "changed": ["chosen"], "pair": {"teachers": ["a", "b"]}}
-    assert normalized(made, {}, chosen=made["chosen"], rejected="As it is.").metadata["changed"] == ["rejected"]
-
-
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        "Words.",
-        "Words.\n" + call("ls"),
-        call("ls") + "\n" + call("pwd"),
-        "[TOOL_USE] name=Bash input=no JSON",
-        "half \ud83d",
-    ],
-)
-def test_a_pair_comes_back_from_its_messages(chosen: str) -> None:
-    given = pair(3, chosen=chosen, margin=2)
-    assert to_pair(normalized(given, {"stats": {}})) == given
+def test_a_changed_text_changes_its_turn() -> None:
+    given = Pair.of(pair(chosen=call("ls   -l"), rejected="As it was.", teachers=["a", "b"]))
+    after, changed = with_texts(given, chosen=call("ls -l"), rejected="As it was.")
+    assert after == Pair.of(pair(chosen=call("ls -l"), rejected="As it was.", teachers=["a", "b"]))
+    assert changed == ["chosen"]
+    assert with_texts(given, chosen=call("ls   -l"), rejected="As it is.")[1] == ["rejected"]
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"chosen": None}, "pair 1: 'chosen' is of type NoneType"),
-        ({"state_messages": "text"}, "pair 1: 'state_messages' is of type str"),
-        ({"n_teachers_agreeing": True}, "pair 1: 'n_teachers_agreeing' is of type bool"),
-        ({"state_id": 3}, "pair 1: 'state_id' is of type int"),
+        ({"chosen": None}, "p: not a pair, 'chosen' is missing or not a text"),
+        ({"state_messages": "text"}, "p: not a pair, 'state_messages' is missing or not a list"),
+        ({"n_teachers_agreeing": True}, "p: not a pair, 'n_teachers_agreeing' is missing or not a number"),
+        ({"state_id": 3}, "p: not a pair, 'state_id' is missing or not a text"),
     ],
 )
 def test_a_wrong_pair_is_named(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        list(to_records([pair(), pair() | wrong]))
-
-
-def test_a_missing_key_is_named() -> None:
-    lacking = {key: value for key, value in pair().items() if key != "rejected"}
-    with pytest.raises(ValueError, match="pair 0 lacks 'rejected'; a pair has state_id, state_messages, chosen"):
-        list(to_records([lacking]))
-    with pytest.raises(ValueError, match="pair 0 is no pair but list"):
-        list(to_records([[]]))  # type: ignore[list-item]
+        Pair.of(pair() | wrong, "p")

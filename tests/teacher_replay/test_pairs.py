@@ -10,8 +10,13 @@ import msgspec
 import pytest
 
 from composer_replication.teacher_replay.agreement.comparison import Comparison
-from composer_replication.teacher_replay.pair_report import PairReport, TeacherVotes
-from composer_replication.teacher_replay.pairs import comparer_for, extract_dpo_pairs, extract_pairs_with_report
+from composer_replication.teacher_replay.pairs import (
+    PairReport,
+    TeacherVotes,
+    comparer_for,
+    extract_dpo_pairs,
+    extract_pairs_with_report,
+)
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.traces import Source, ToolCall, Trace, TraceState, Turn, parse_arguments, render_action
 
@@ -98,7 +103,7 @@ def test_a_call_that_cannot_be_made_does_not_vote() -> None:
 def test_a_teacher_votes_once_with_its_last_answer() -> None:
     answers = [row("s", "one", "x"), row("s", "two", "y"), row("s", "one", "y"), row("s", "one", None, "timeout")]
     report = extract_pairs_with_report([state("s")], answers)
-    assert [pair["teachers"] for pair in report.pairs] == [["one", "two"]]
+    assert [pair.details["teachers"] for pair in report.pairs] == [["one", "two"]]
     assert (report.repeated_rows, report.failed_rows) == (1, 1)
     assert extract_dpo_pairs([state("s")], [row("s", "one", "x"), row("s", "one", "x")]) == []
 
@@ -121,10 +126,14 @@ def test_the_tools_go_along() -> None:
 
 
 def test_a_comparer_of_ones_own() -> None:
-    def by_length(first: str, second: str) -> Comparison:
-        return Comparison(len(first) == len(second), 0.5)
+    def by_length(first: Turn, second: Turn) -> Comparison:
+        assert not first.thinking
+        assert not second.thinking
+        return Comparison(len(first.content) == len(second.content), 0.5)
 
-    (pair,) = extract_dpo_pairs([state("s")], rows("s", "abc", "xyz", "7 chars"), agreement=by_length)
+    thought = "[THINKING]\nhm\n[/THINKING]\n"
+    answers = rows("s", thought + "abc", "xyz", "7 chars")
+    (pair,) = extract_dpo_pairs([state("s", thought + "student")], answers, agreement=by_length)
     assert (pair["chosen"], pair["similarity"], pair["n_teachers_agreeing"]) == ("abc", 0.5, 2)
 
 
@@ -145,7 +154,7 @@ def test_messages_are_not_copied_and_a_pair_survives_json() -> None:
     assert [pair["state_messages"] for pair in pairs] == [list(one["messages"]) for one in states]
     assert pairs[1]["state_messages"][0] is pairs[0]["state_messages"][0]
     with_report = extract_pairs_with_report(states, answers).pairs
-    assert all(pair["state_messages"] is one["messages"] for pair, one in zip(with_report, states, strict=True))
+    assert all(pair.messages is one["messages"] for pair, one in zip(with_report, states, strict=True))
 
 
 BY_MEANING = {"agreement": "action", "agreement_threshold": 2, "min_margin": 0}
@@ -214,7 +223,7 @@ def test_every_state_and_row_is_accounted_for() -> None:
         *rows("nowhere", "x", "x"),
     ]
     report = extract_pairs_with_report(states, answers)
-    assert [pair["state_id"] for pair in report.pairs] == ["pair", "tie"]
+    assert [pair.state_id for pair in report.pairs] == ["pair", "tie"]
     assert report.as_dict() == {
         "pairs": 2,
         "states": 7,

@@ -11,9 +11,8 @@ from trl import DPOConfig, DPOTrainer
 from trl.data_utils import apply_chat_template, is_conversational
 
 from composer_replication._tiny import tiny_model
-from composer_replication.teacher_replay.pair_files import save_preference
-from composer_replication.teacher_replay.preference import action_message, preference_row
-from composer_replication.teacher_replay.records import DPOPair
+from composer_replication.teacher_replay.pair_files import preference_row, save_preference
+from composer_replication.teacher_replay.records import DPOPair, Pair
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
 TOOLS = [
@@ -59,13 +58,18 @@ def pair(chosen: str = CHOSEN, rejected: str = "It works.", **fields: Any) -> DP
     }
 
 
+def row_of(pair: DPOPair) -> dict[str, Any]:
+    return preference_row(Pair.of(pair))
+
+
 def rendered(row: dict[str, Any], tokenizer: Any) -> dict[str, str]:
     messages = {key: row[key] for key in ("prompt", "chosen", "rejected")}
     return apply_chat_template(messages, tokenizer, tools=row.get("tools"))
 
 
 def test_an_action_is_a_message_with_its_calls() -> None:
-    message = action_message(f"[THINKING]\nhm\n[/THINKING]\n{CHOSEN}")
+    row = row_of(pair(chosen=f"[THINKING]\nhm\n[/THINKING]\n{CHOSEN}"))
+    (message,) = row["chosen"]
     assert message == {
         "role": "assistant",
         "content": "Let me look.",
@@ -73,28 +77,29 @@ def test_an_action_is_a_message_with_its_calls() -> None:
             {"id": "call_0", "type": "function", "function": {"name": "Read", "arguments": {"file_path": "a.py"}}}
         ],
     }
-    assert action_message("It works.") == {"role": "assistant", "content": "It works."}
+    assert row["rejected"] == [{"role": "assistant", "content": "It works."}]
 
 
 def test_arguments_that_are_no_object_stay_as_they_are() -> None:
-    (call,) = action_message('[TOOL_USE] name=Read input={"file_path": "a')["tool_calls"]
+    (message,) = row_of(pair('[TOOL_USE] name=Read input={"file_path": "a'))["chosen"]
+    (call,) = message["tool_calls"]
     assert call["function"]["arguments"] == '{"file_path": "a'
 
 
 def test_a_row_does_not_change_the_pair() -> None:
     made = pair(tools=TOOLS)
-    row = preference_row(made)
+    row = row_of(made)
     assert row["prompt"][1]["tool_calls"][0]["function"]["arguments"] == {"command": "ls"}
     assert made["state_messages"][1]["tool_calls"][0]["function"]["arguments"] == '{"command": "ls"}'
     assert row["tools"] == TOOLS
-    assert "tools" not in preference_row(pair(tools=[]))
+    assert "tools" not in row_of(pair(tools=[]))
     assert is_conversational(row)
 
 
 def test_messages_without_calls_have_no_key_for_them() -> None:
     # Llama's template takes a message for a call if the key is there.
     messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "ok", "tool_calls": []}]
-    row = preference_row({**pair(), "state_messages": messages})
+    row = row_of({**pair(), "state_messages": messages})
     assert all("tool_calls" not in message for message in row["prompt"])
 
 
@@ -104,7 +109,7 @@ def test_templates_render_calls_in_their_own_form(tokenizer: Any) -> None:
         "<|start_header_id|>": '{"name": "Read", "parameters": {"file_path": "a.py"}}',
     }
     for actions, kept, other in ((pair(), "chosen", "rejected"), (pair("It works.", CHOSEN), "rejected", "chosen")):
-        text = rendered(preference_row({**actions, "tools": TOOLS}), tokenizer)
+        text = rendered(row_of({**actions, "tools": TOOLS}), tokenizer)
         (form,) = [form for mark, form in forms.items() if mark in text["prompt"]]
         assert form in text[kept]
         assert "It works." in text[other]
@@ -127,7 +132,7 @@ def test_a_file_gives_back_the_rows_exactly(ending: str, tmp_path: Path, tokeniz
     kind = {"jsonl": "json", "parquet": "parquet"}[ending]
     read = load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
     for row, made in zip(read, pairs, strict=True):
-        expected = preference_row(made)
+        expected = row_of(made)
         assert {key: value for key, value in row.items() if value is not None} == expected
         assert rendered(row, tokenizer) == rendered(expected, tokenizer)
 

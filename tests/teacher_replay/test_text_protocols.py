@@ -14,8 +14,8 @@ from teacher_replay.loopback_teacher import Asked, LoopbackTeachers
 from teacher_replay.metered_replays import MeteredServer, Teacher, spec_of
 
 from composer_replication.ingestion.reading import read_traces
+from composer_replication.teacher_replay.pair_files import preference_row
 from composer_replication.teacher_replay.pairs import extract_pairs_with_report
-from composer_replication.teacher_replay.preference import preference_row
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.replay_files import StateOptions, TraceToReplay, trace_to_replay
 from composer_replication.teacher_replay.replay_report import ReplayReport
@@ -141,7 +141,7 @@ def test_a_block_and_the_students_call_are_compared_as_commands(protocol: str, t
     assert (found.student_supported, found.pair_count, found.failed_rows) == (1, 1, 2)
     (pair,) = found.pairs
     # The history and both sides as training has them: the text as it was written, and the call in it.
-    assert pair["state_messages"] is trace.steps[1].messages
+    assert pair.messages is trace.steps[1].messages
     row = preference_row(pair)
     for side, command in ((row["prompt"][2], "ls -l"), (row["rejected"][0], "cat a.py"), (row["chosen"][0], "head")):
         assert block(command).rstrip("`\n").split("</")[0].rstrip() in side["content"]

@@ -7,8 +7,12 @@ from typing import Any
 
 from composer_replication.config import Config
 from composer_replication.trainer.data_collator import ComposerDataCollator
-from composer_replication.trainer.replay.preference_rows import PreferenceStats, preference_rows
-from composer_replication.trainer.replay.shown_context import ShownContext, check_shown_context
+from composer_replication.trainer.preference_rows import (
+    PreferenceStats,
+    ShownContext,
+    check_shown_context,
+    preference_rows,
+)
 from composer_replication.trainer.run.directory import RunDirectory, step_of
 from composer_replication.trainer.run.memory_estimate import MemoryEstimate, estimate_memory
 from composer_replication.trainer.run.model_loading import check_lengths, check_model, empty_model

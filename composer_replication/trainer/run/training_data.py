@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from composer_replication.hint_generator import LayeredHints, as_collator_hint, is_students_mistake
 from composer_replication.ingestion.store import load_traces
+from composer_replication.teacher_replay.compact_pairs import json_lines
+from composer_replication.teacher_replay.pair_files import parquet_rows, training_pairs
 from composer_replication.traces import Message, Trace, TraceExample
-from composer_replication.trainer.replay.pair_files import pairs_in
-from composer_replication.trainer.row_files import json_lines, parquet_rows
 
 if TYPE_CHECKING:
     from composer_replication.config import Config
@@ -119,7 +119,7 @@ def _pairs(files: Iterable[Path]) -> Iterator[Any]:
                 f"data.pairs: {file}: there is no such file; make it with `composer-replication pairs`, or {_NO_PAIRS}"
             )
         try:
-            yield from pairs_in(file)
+            yield from training_pairs(file)
         except (ValueError, OSError) as error:
             raise ValueError(f"data.pairs: {error}") from None
 

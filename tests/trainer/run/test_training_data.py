@@ -14,9 +14,10 @@ from trainer.run.training_material import json_lines, pair, trace_folder
 from composer_replication._tiny import tiny_tokenizer
 from composer_replication.config.sections import DataSection
 from composer_replication.replaysim.records import NormalizedDPOPair
-from composer_replication.teacher_replay.compact_pairs import compact_lines
-from composer_replication.teacher_replay.pair_files import save_preference
-from composer_replication.trainer.replay.preference_rows import preference_rows
+from composer_replication.teacher_replay.compact_pairs import compact_rows
+from composer_replication.teacher_replay.pair_files import save_preference, write_lines
+from composer_replication.teacher_replay.records import Pair
+from composer_replication.trainer.preference_rows import preference_rows
 from composer_replication.trainer.run.training_data import load_training_data, makes_tool_calls
 
 
@@ -60,9 +61,8 @@ def test_pairs_in_every_form_that_is_written(tmp_path: Path) -> None:
     files = (flat, chat, tmp_path / "c.jsonl", tmp_path / "d.parquet")
     data = load_training_data(DataSection(pairs=files))
     assert data.counts == {"pairs": {"pairs": 5}}
-    assert [one["state_id"] for one in data.pairs[:2]] == ["s::0000", "s::0001"]
-    assert isinstance(data.pairs[2], NormalizedDPOPair)
-    assert data.pairs[2].metadata == {"skipped": True}
+    assert [one.state_id for one in data.pairs[:3]] == ["s::0000", "s::0001", "s::0000"]
+    assert (data.pairs[2].chosen.content, data.pairs[2].rejected.content) == ("Yes.", "No.")
     for number, row in zip((2, 3), data.pairs[3:], strict=True):
         assert row["prompt"] == [{"role": "user", "content": f"Show me file {number}."}]
         (call,) = row["chosen"][0]["tool_calls"]
@@ -77,12 +77,12 @@ def test_pairs_of_compact_files_share_their_messages(tmp_path: Path) -> None:
     flat = [{**pair(number), "state_messages": steps[: number + 1]} for number in range(5)]
     chat = [normalized(state_messages=[dict(step) for step in steps[: number + 1]]) for number in range(5)]
     for name, rows in (("flat", flat), ("chat", chat)):
-        (tmp_path / f"{name}.jsonl").write_bytes(b"".join(compact_lines(rows)))
+        write_lines(compact_rows(rows), tmp_path / f"{name}.jsonl")
     files = (tmp_path / "flat.jsonl", tmp_path / "chat.jsonl")
     pairs = load_training_data(DataSection(pairs=files)).pairs
-    assert pairs == [*flat, *(NormalizedDPOPair(**row) for row in chat)]
-    histories = [*(one["state_messages"] for one in pairs[:5]), *(one.state_messages for one in pairs[5:])]
-    assert len({id(message) for history in histories for message in history}) == 2 * 5
+    assert pairs[:5] == list(map(Pair.of, flat))
+    assert [list(one.messages) for one in pairs[5:]] == [row["state_messages"] for row in chat]
+    assert len({id(message) for one in pairs for message in one.messages}) == 2 * 5
     rendered = preference_rows(tiny_tokenizer("qwen2_5"), pairs, max_length=512)
     assert rendered == preference_rows(
         tiny_tokenizer("qwen2_5"), [*flat, *(NormalizedDPOPair(**row) for row in chat)], max_length=512
@@ -115,19 +115,19 @@ def test_prompts_become_messages(tmp_path: Path) -> None:
         ({"pairs": ["pairs.csv"]}, "data.pairs: DIR/pairs.csv must be .jsonl or .parquet"),
         ({"pairs": ["fake.parquet"]}, "data.pairs: DIR/fake.parquet is not a Parquet file"),
         ({"pairs": ["empty.jsonl"]}, "DIR/empty.jsonl: there is no pair in it"),
-        ({"pairs": ["cut.jsonl"]}, "data.pairs: DIR/cut.jsonl, line 2: no JSON"),
+        ({"pairs": ["cut.jsonl"]}, "data.pairs: DIR/cut.jsonl, line 2: not JSON"),
         (
             {"pairs": ["prompts.jsonl"]},
-            "data.pairs: DIR/prompts.jsonl, line 1: no pair, 'prompt' is missing",
+            "data.pairs: DIR/prompts.jsonl, line 1: not a pair, 'prompt' is missing",
         ),
-        ({"pairs": ["other.jsonl"]}, "data.pairs: DIR/other.jsonl, line 1: no pair, 'state_id' is missing"),
-        ({"pairs": ["half.jsonl"]}, "line 1: no normalised pair, 'state_id' is missing"),
+        ({"pairs": ["other.jsonl"]}, "data.pairs: DIR/other.jsonl, line 1: not a pair, 'state_id' is missing"),
+        ({"pairs": ["half.jsonl"]}, "line 1: not a normalised pair, 'chosen_messages' is not one"),
         ({"prompts": "nowhere.jsonl"}, "data.prompts: DIR/nowhere.jsonl: there is no such file"),
         ({"prompts": "empty.jsonl"}, "data.prompts: DIR/empty.jsonl holds no prompt"),
         ({"prompts": "hollow.jsonl"}, "data.prompts: DIR/hollow.jsonl, row 1: `prompt` is missing (there are"),
         ({"prompts": "mute.jsonl"}, "data.prompts: DIR/mute.jsonl, row 1: `prompt` is neither a text nor chat"),
         ({"prompts": "cut.jsonl"}, "`prompt` is missing"),
-        ({"prompts": "list.jsonl"}, "data.prompts: DIR/list.jsonl, line 1: no object, but a list"),
+        ({"prompts": "list.jsonl"}, "data.prompts: DIR/list.jsonl, line 1: not an object, but a list"),
         ({"prompts": "fake.parquet"}, "data.prompts: DIR/fake.parquet is not a Parquet file"),
     ],
 )

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
+from transformers.utils import get_json_schema
 
-from composer_replication.replaysim.records import NormalizedDPOPair, action_messages
-from composer_replication.trainer.replay.preference_rows import PreferenceStats, preference_rows
+from composer_replication._tiny import tiny_tokenizer
+from composer_replication.histories import assistant_message
+from composer_replication.replaysim.records import NormalizedDPOPair
+from composer_replication.teacher_replay.records import Pair
+from composer_replication.traces import parse_action
+from composer_replication.trainer.preference_rows import (
+    PreferenceStats,
+    ShownContext,
+    check_shown_context,
+    preference_rows,
+)
 
 STATE = [
     {"role": "system", "content": "You are a coding agent."},
@@ -50,18 +61,19 @@ def test_the_response_starts_behind_the_generation_prompt_and_ends_with_its_turn
 
 
 def test_all_forms_of_a_pair_give_the_same_row(qwen_tokenizer: Any) -> None:
-    normalized = NormalizedDPOPair(
-        "s", STATE, action_messages(CALL), action_messages(OTHER), 2, {"pair": {"tools": TOOLS}}
-    )
+    call, other = (assistant_message(parse_action(action)) for action in (CALL, OTHER))
+    given = pair(tools=TOOLS)
+    normalized = NormalizedDPOPair("s", STATE, [call], [other], 2, {"pair": {"tools": TOOLS}})
     conversational = {
         "prompt": STATE,
         # A table fills in the fields that other rows have.
-        "chosen": [{**action_messages(CALL)[0], "thinking": "hm", "tool_call_id": None}],
-        "rejected": [{**action_messages(OTHER)[0], "reasoning_content": "hm"}],
+        "chosen": [{**call, "thinking": "hm", "tool_call_id": None}],
+        "rejected": [{**other, "reasoning_content": "hm"}],
         "tools": TOOLS,
     }
-    first, *others = preference_rows(qwen_tokenizer, [pair(tools=TOOLS), normalized, conversational], max_length=2048)
-    assert len(others) == 2
+    forms = [given, Pair.of(given), normalized, conversational]
+    first, *others = preference_rows(qwen_tokenizer, forms, max_length=2048)
+    assert len(others) == 3
     assert all(row == first for row in others)
 
 
@@ -117,8 +129,6 @@ def test_what_cannot_be_used_is_counted_by_reason(qwen_tokenizer: Any) -> None:
 
 
 def test_a_pair_that_the_template_refuses_is_counted() -> None:
-    from composer_replication._tiny import tiny_tokenizer
-
     stats = PreferenceStats()
     llama = tiny_tokenizer("llama3_1")
     assert preference_rows(llama, [pair(chosen=f"{CALL}\n{CALL}")], max_length=2048, stats=stats) == []
@@ -155,3 +165,78 @@ def test_a_template_without_tools_is_refused_rather_than_rendering_both_sides_as
 def test_a_pair_of_no_known_form_is_named(qwen_tokenizer: Any, broken: Any) -> None:
     with pytest.raises(ValueError, match=r"pair 1 has .*: expected state_messages"):
         preference_rows(qwen_tokenizer, [pair(), broken], max_length=2048)
+
+
+SYSTEM = {"role": "system", "content": "You are a coding agent."}
+USER = {"role": "user", "content": "Read a.py."}
+
+
+def tool(name: str, description: str = "") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": {}}}
+
+
+def say(text: str = "", *calls: str) -> list[dict[str, Any]]:
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = [{"type": "function", "function": {"name": name, "arguments": {}}} for name in calls]
+    return [message]
+
+
+def shown(*tools: dict[str, Any], prompt: Any = (SYSTEM, USER), calls: bool = True) -> dict[str, Any]:
+    chosen, rejected = (say("", "read"), say("", "open")) if calls else (say("yes"), say("no"))
+    return {"prompt": list(prompt), "chosen": chosen, "rejected": rejected, "tools": list(tools)}
+
+
+ROLLOUTS = [ShownContext.of([SYSTEM, USER], [tool("read"), tool("open")])]
+
+
+def test_the_same_context_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    check_shown_context([shown(tool("open"), tool("read"))], ROLLOUTS)
+    check_shown_context([shown()], [ShownContext.of([SYSTEM, USER], None)])
+    check_shown_context([shown()], [])
+    assert caplog.text == ""
+
+
+def test_tools_in_every_form_and_text_in_parts(caplog: pytest.LogCaptureFixture) -> None:
+    def read(path: str) -> str:
+        """Read a file.
+
+        Args:
+            path: The file.
+        """
+        return path
+
+    definition = get_json_schema(read)
+    properties = definition["function"]["parameters"]["properties"]
+    filled = {"function": {**definition["function"], "parameters": {**definition["function"]["parameters"]}}}
+    filled["function"]["parameters"]["properties"] = {**properties, "of_another_tool": None}
+    system = {"role": "system", "content": [{"type": "text", "text": SYSTEM["content"]}]}
+    rollouts = [ShownContext.of([SYSTEM, USER], [definition])]
+    for tools in ([read], [definition], [json.dumps(definition)], json.dumps([definition]), [filled]):
+        check_shown_context([{**shown(), "prompt": [system, USER], "tools": tools}], rollouts)
+    assert caplog.text == ""
+    for tools, words in (([5], "not 5"), ("read", "not JSON")):
+        with pytest.raises(ValueError, match=f"pair 0: .* {words}"):
+            check_shown_context([{**shown(), "tools": tools}], rollouts)
+
+
+def test_calls_without_definitions_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"replay_dataset: 1 of 2 pairs call tools .* rollouts show open, read: put"):
+        check_shown_context([shown(tool("read"), tool("open")), shown()], ROLLOUTS)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (shown(tool("bash")), "1 of 1 pairs show other tools than the rollouts (pairs: bash; rollouts: open, read)"),
+        (shown(tool("open"), tool("read", "Reads.")), "(the definitions of read differ)"),
+        (shown(calls=False), "(pairs: none; rollouts: open, read)"),
+        (
+            shown(tool("read"), tool("open"), prompt=[USER]),
+            "(pairs: none; rollouts: 'You are a coding agent.'): channel 3 trains a context in which",
+        ),
+    ],
+)
+def test_what_differs_is_said(given: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture) -> None:
+    check_shown_context([given], ROLLOUTS)
+    assert words in caplog.text

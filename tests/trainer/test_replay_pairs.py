@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from composer_replication.trainer.replay.pairs import ReplayPairs
-from composer_replication.trainer.replay.preference_rows import PreferenceRow
+from composer_replication.trainer.pairs import ReplayPairs
+from composer_replication.trainer.preference_rows import PreferenceRow
 
 PAD = 99
 

@@ -1,0 +1,187 @@
+"""Channel 3's pairs: rendered, scored once by the reference policy, drawn batch by batch in an order of their own."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from composer_replication.teacher_replay.pair_files import training_pairs
+from composer_replication.trainer.epoch_positions import EpochPositions
+from composer_replication.trainer.preference_rows import (
+    PairInput,
+    PreferenceRow,
+    PreferenceStats,
+    check_rows,
+    parsed,
+    preference_batch,
+    preference_rows,
+    rows_digest,
+)
+from composer_replication.trainer.reference_logprobs import reference_logprobs, reference_policy
+
+logger = logging.getLogger(__name__)
+
+
+def given_pairs(replay_dataset: Iterable[Any] | str | os.PathLike[str] | None) -> list[PairInput]:
+    """Return the pairs that a trainer was given, directly or as a file.
+
+    Raises:
+        ValueError: the file is missing, or holds something else.
+    """
+    if not isinstance(replay_dataset, str | os.PathLike):
+        return [parsed(pair, number) for number, pair in enumerate(replay_dataset or ())]
+    try:
+        return list(training_pairs(replay_dataset))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"replay_dataset: {error}") from None
+
+
+def replay_pairs(
+    model: nn.Module,
+    tokenizer: Any,
+    pairs: Iterable[PairInput],
+    *,
+    accelerator: Any,
+    max_length: int,
+    needs_reference: bool,
+    cache_dir: Path,
+    batch_size: int,
+    seed: int,
+) -> ReplayPairs:
+    """Render the pairs, and score them once by the reference policy: the model as it is now, with its adapters off.
+
+    One process scores them and writes the cache, the others read it.
+
+    Raises:
+        ValueError: no pair can be used; the message counts why.
+    """
+    stats = PreferenceStats()
+    rows = preference_rows(tokenizer, pairs, max_length=max_length, stats=stats)
+    dropped = ", ".join(f"{count} {reason}" for reason, count in stats.pairs_dropped.most_common())
+    if not rows:
+        raise ValueError(f"replay_dataset has no pair that can be used: {dropped or 'it is empty'}")
+    if dropped:
+        logger.warning("replay_dataset: %d pairs are used, others are left out: %s", stats.pairs, dropped)
+    if stats.prompts_truncated:
+        logger.warning("replay_dataset: %d prompts lost their beginning to max_length", stats.prompts_truncated)
+    references = None
+    if needs_reference:
+        with accelerator.main_process_first(), accelerator.autocast(), reference_policy(model) as reference:
+            references = reference_logprobs(
+                reference,
+                rows,
+                pad_token_id=tokenizer.pad_token_id,
+                batch_size=batch_size,
+                cache_dir=cache_dir,
+                device=next(model.parameters()).device,
+                precision=accelerator.mixed_precision,
+            )
+    return ReplayPairs(
+        rows,
+        references=references,
+        seed=seed,
+        pad_token_id=tokenizer.pad_token_id,
+        process_index=accelerator.process_index,
+        num_processes=accelerator.num_processes,
+    )
+
+
+class ReplayPairs:
+    """An endless supply of batches of pairs.
+
+    Args:
+        rows: the pairs, in the same order in every process.
+        references: (N, 2) summed log-probabilities of chosen and rejected under the reference policy; None: the loss
+            needs none.
+        seed: of the order, together with the epoch.
+        pad_token_id: id of the padding, which is masked.
+        process_index: index of this process.
+        num_processes: number of processes.
+
+    Raises:
+        ValueError: no rows, a row with an empty part, references of another shape or not finite, or a process outside
+            the range.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[PreferenceRow],
+        *,
+        references: torch.Tensor | None,
+        seed: int,
+        pad_token_id: int,
+        process_index: int = 0,
+        num_processes: int = 1,
+    ) -> None:
+        check_rows(rows)
+        self._rows = rows
+        self._digest = int(rows_digest(rows)[:15], 16)
+        self._references: torch.Tensor | None = None
+        self.references = references
+        self._pad_token_id = pad_token_id
+        self._positions = EpochPositions(len(rows), seed=seed, process_index=process_index, num_processes=num_processes)
+
+    def __len__(self) -> int:
+        """The number of pairs, of all processes."""
+        return len(self._rows)
+
+    @property
+    def references(self) -> torch.Tensor | None:
+        """The reference policy's log-probabilities, (N, 2)."""
+        return self._references
+
+    @references.setter
+    def references(self, references: torch.Tensor | None) -> None:
+        if references is not None:
+            if references.shape != (len(self._rows), 2):
+                raise ValueError(f"references has shape {tuple(references.shape)}, expected ({len(self._rows)}, 2)")
+            if not bool(torch.isfinite(references).all()):
+                raise ValueError("references holds values that are not finite: compute them again")
+        self._references = references
+
+    @property
+    def epoch(self) -> float:
+        """The number of times the pairs have been seen."""
+        return self._positions.epoch
+
+    def next_batch(self, size: int, device: torch.device | str) -> dict[str, torch.Tensor]:
+        """Return the next `size` pairs of this process; a batch may reach into the next epoch.
+
+        Returns:
+            `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask}` (size, T), padded on the right, and with
+            references `dpo_{chosen,rejected}_ref_logprobs` (size,).
+
+        Raises:
+            ValueError: a size below 1.
+        """
+        places = self._positions.next(size)
+        batch = preference_batch([self._rows[place] for place in places], pad_token_id=self._pad_token_id)
+        if self._references is not None:
+            chosen, rejected = self._references[places].unbind(1)
+            batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"] = chosen, rejected
+        return {name: tensor.to(device) for name, tensor in batch.items()}
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the position, and a digest of the pairs; the same in every process."""
+        return {**self._positions.state_dict(), "pairs": self._digest}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue after the batches that were drawn before `state_dict`; the number of processes may differ.
+
+        Raises:
+            ValueError: the state is of other pairs or another seed, or lacks something.
+        """
+        if "pairs" not in state:
+            raise ValueError("the replay pairs' state lacks pairs")
+        if state["pairs"] != self._digest:
+            raise ValueError(
+                f"the replay pairs' state was saved with other pairs ({state['pairs']}, here {self._digest}): resume "
+                "with the same replay_dataset, or start a new run"
+            )
+        self._positions.load_state_dict(state)
