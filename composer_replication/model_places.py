@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from composer_replication.config.resolving import BUNDLED_MODEL
+from composer_replication.run.configuration import BUNDLED_MODEL
 
 
 def model_place(name: str) -> str:

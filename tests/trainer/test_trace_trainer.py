@@ -14,11 +14,11 @@ from transformers import TrainingArguments
 
 from composer_replication._tiny.tool_house import CUSTOMS, ToolHouse, house_tasks, house_tools, tool_call, tool_result
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.channels.settings import ChannelSettings
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.traces import TraceExample
 from composer_replication.trainer.channel_log import InactiveChannelWarning
 from composer_replication.trainer.data_collator import CollatorConfig
-from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.trace_trainer import TraceTrainer
 
 

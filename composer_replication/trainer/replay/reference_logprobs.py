@@ -12,7 +12,7 @@ from torch import nn
 
 from composer_replication._whole_file import whole_file
 from composer_replication.causal_lm import evaluating
-from composer_replication.channels import preference_logprobs
+from composer_replication.channels.scoring import preference_logprobs
 from composer_replication.trainer.replay.pairs import check_rows, preference_batch, rows_digest
 from composer_replication.trainer.replay.preference_rows import PreferenceRow
 from composer_replication.trainer.replay.reference_policy import acts_as_reference, model_fingerprint, reference_policy
