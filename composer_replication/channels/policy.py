@@ -83,8 +83,9 @@ class Grpo(Settings):
 
     def trl_arguments(self) -> dict[str, Any]:
         """These settings by the names of `trl.GRPOConfig`, without those in `trl`."""
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("kl_in_advantage", "trl")}
-        return {**own, "max_tool_calling_iterations": own.pop("max_tool_iterations")}
+        renamed = {"max_tool_iterations": "max_tool_calling_iterations"}
+        names = (one.name for one in fields(self) if one.name not in ("kl_in_advantage", "trl"))
+        return {renamed.get(name, name): getattr(self, name) for name in names}
 
 
 class GrpoKeywords(TypedDict, total=False):

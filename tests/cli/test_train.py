@@ -102,7 +102,7 @@ def test_a_dry_run_with_an_environment(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "--schema")
     assert (code, err) == (0, "")
-    assert "SdpoSection" in json.loads(out)["$defs"]
+    assert "HintDistillation" in json.loads(out)["$defs"]
 
 
 def test_a_run_and_the_run_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,7 @@ def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "expected", "message"),
     [
         ([], 2, "CONFIG is missing"),
-        (["nowhere.yaml"], 2, "nowhere.yaml: there is no such configuration"),
+        (["nowhere.yaml"], 2, "nowhere.yaml: there is no such file"),
         (["FILE", "--set", "training.steps"], 2, "--set training.steps: it must look like"),
         (
             ["FILE", "--set", "channels.replay.beta=0.1", "--set", "data.pairs=[]"],

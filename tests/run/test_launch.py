@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from composer_replication.config import Config, parse_config
 from composer_replication.run.arguments import (
-    channel_options,
+    channel_settings,
     grpo_arguments,
     optimizer_settings,
     training_arguments,
@@ -162,10 +162,11 @@ def test_settings_arrive_under_the_trainers_names(tmp_path: Path) -> None:
         optimizer={"lr": 2e-4, "betas": [0.8, 0.9], "warmup": 3, "schedule": "constant"},
         training__gradient_share_every=0,
     )
-    options = channel_options(config)
-    assert (options["alpha_sdpo"], options["taid_t_start"], options["taid_t_end"]) == (0.3, 0.2, 1.0)
-    assert (options["hint_gate"].min_gap, options["gradient_share_steps"]) == (0.5, 0)
-    assert "trust_region_mix" not in options
+    settings = channel_settings(config)
+    assert settings.sdpo == config.channels.sdpo
+    assert (settings.sdpo.alpha, settings.sdpo.taid.t_start, settings.sdpo.taid.t_end) == (0.3, 0.2, 1.0)
+    assert settings.sdpo.gate is not None
+    assert (settings.sdpo.gate.min_gap, settings.watch.gradient_share_every) == (0.5, 0)
     assert optimizer_settings(config)["betas"] == (0.8, 0.9)
     arguments = grpo_arguments(config, [0.5])
     assert (arguments["loss_type"], arguments["scale_rewards"], arguments["reward_weights"]) == (
