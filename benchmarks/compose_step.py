@@ -17,7 +17,7 @@ from harness import Benchmark, Prepared, Target, run
 
 from composer_replication import compose_loss, generalized_jsd_loss
 from composer_replication._tiny import tiny_model
-from composer_replication.channels import preference_logprobs
+from composer_replication.channels.scoring import preference_logprobs
 from composer_replication.distillation import dpo_loss
 
 ALPHA_SDPO = 0.1

@@ -15,7 +15,7 @@ import torch
 
 from composer_replication._arguments import check_choice
 from composer_replication.causal_lm import evaluating
-from composer_replication.channels import preference_logprobs
+from composer_replication.channels.scoring import preference_logprobs
 from composer_replication.rendering import (
     Message,
     accepted_hint_role,

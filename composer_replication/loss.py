@@ -6,34 +6,17 @@ total = lm_ce + α·sdpo_jsd + β·trace_replay_dpo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import nn
 
-from composer_replication._arguments import (
-    check_choice,
-    check_non_negative,
-    check_positive,
-    check_range,
-    check_vocabulary,
-    entry,
-)
+from composer_replication._arguments import check_range, check_vocabulary, entry
 from composer_replication.causal_lm import run_causal_lm
-from composer_replication.channels import (
-    Batch,
-    ChannelLoss,
-    DPOVariant,
-    lm_channel,
-    replay_channel,
-    sdpo_channel,
-)
-from composer_replication.distillation.entropy_aware_opd import EntropyAwareOPD
-from composer_replication.distillation.fused.divergence import Divergence
-from composer_replication.distillation.taid import TAID
-from composer_replication.opsd import GeneralizedJSD
-
-SDPOWrapper = Literal["none", "taid", "entropy_opd"]
+from composer_replication.channels.hint_distillation import HintDistillation, SDPOWrapper, sdpo_channel
+from composer_replication.channels.policy import lm_channel
+from composer_replication.channels.preference import DPOVariant, Preference
+from composer_replication.channels.scoring import Batch, ChannelLoss
+from composer_replication.channels.settings import documents_keywords
 
 
 @dataclass
@@ -56,23 +39,24 @@ class LossComponents:
         }
 
 
+@documents_keywords("rollouts")
 def compose_loss(
     model: nn.Module,
     inputs: Batch,
     *,
-    alpha_sdpo: float = 0.1,
-    beta_replay: float = 0.05,
-    sdpo_jsd_beta: float = 0.5,
-    sdpo_temperature: float = 1.0,
-    sdpo_token_clip: float | None = None,
-    replay_dpo_beta: float = 0.1,
+    alpha_sdpo: float = HintDistillation.alpha,
+    beta_replay: float = Preference.beta,
+    sdpo_jsd_beta: float = HintDistillation.jsd_beta,
+    sdpo_temperature: float = HintDistillation.temperature,
+    sdpo_token_clip: float | None = HintDistillation.token_clip,
+    replay_dpo_beta: float = Preference.dpo_beta,
     lm_ce_label_smoothing: float = 0.0,
-    dpo_variant: DPOVariant = "dpo",
-    sdpo_wrapper: SDPOWrapper = "none",
+    dpo_variant: DPOVariant = Preference.variant,
+    sdpo_wrapper: SDPOWrapper = HintDistillation.wrapper,
     taid_t: float | None = None,
-    simpo_beta: float = 2.0,
-    simpo_gamma: float = 1.0,
-    entropy_opd_h_max: float | None = None,
+    simpo_beta: float = Preference.simpo_beta,
+    simpo_gamma: float = Preference.simpo_gamma,
+    entropy_opd_h_max: float | None = HintDistillation.entropy_opd_h_max,
     teacher_model: nn.Module | None = None,
 ) -> LossComponents:
     """Compute `lm_ce + alpha_sdpo·sdpo_jsd + beta_replay·trace_replay_dpo`.
@@ -89,20 +73,12 @@ def compose_loss(
             `dpo_chosen_ref_logprobs`, `dpo_rejected_ref_logprobs` (B'',). Any `..._input_ids` may bring an
             attention mask (`attention_mask`, `ctx_teacher_attention_mask`, `dpo_chosen_attention_mask`,
             `dpo_rejected_attention_mask`); without one, padding is taken to be on the right.
-        alpha_sdpo: weight of channel 2.
-        beta_replay: weight of channel 3.
-        sdpo_jsd_beta: 0 forward KL, 1 reverse KL, between them the generalized JSD. Only for `sdpo_wrapper="none"`.
-        sdpo_temperature: divides student and teacher logits. Not used by TAID.
-        sdpo_token_clip: upper bound of one position's divergence. Only for `sdpo_wrapper="none"`.
-        replay_dpo_beta: β of DPO.
         lm_ce_label_smoothing: as in `torch.nn.functional.cross_entropy`.
-        dpo_variant: "dpo", or "simpo" which needs no reference log-probabilities.
-        sdpo_wrapper: "none", "taid" or "entropy_opd".
         taid_t: TAID's coefficient in [0, 1]; required with `sdpo_wrapper="taid"`.
-        simpo_beta: β of SimPO.
-        simpo_gamma: target margin of SimPO.
-        entropy_opd_h_max: entropy at which entropy-aware OPD is all forward KL; None is log V.
         teacher_model: scores the hinted context instead of `model` itself (an EMA or frozen copy).
+
+    The other arguments are settings of the channels (below, `HintDistillation` and `Preference`). `sdpo_jsd_beta` and
+    `sdpo_token_clip` have an effect with `sdpo_wrapper="none"` only, `sdpo_temperature` has none with TAID.
 
     Raises:
         ValueError: a setting out of range, a missing or misshapen input, an empty mask, token ids that differ at
@@ -112,27 +88,25 @@ def compose_loss(
     for name, given in (("model", model), ("teacher_model", model if teacher_model is None else teacher_model)):
         if not isinstance(given, nn.Module):
             raise TypeError(f"{name} must be a loaded model, got {given!r}: use AutoModelForCausalLM.from_pretrained")
-    check_non_negative("alpha_sdpo", alpha_sdpo)
-    check_non_negative("beta_replay", beta_replay)
-    check_range("sdpo_jsd_beta", sdpo_jsd_beta, 0.0, 1.0)
-    check_positive("sdpo_temperature", sdpo_temperature)
-    check_positive("sdpo_token_clip", sdpo_token_clip)
-    check_positive("replay_dpo_beta", replay_dpo_beta)
-    check_range("lm_ce_label_smoothing", lm_ce_label_smoothing, 0.0, 1.0)
-    check_choice("dpo_variant", dpo_variant, ("dpo", "simpo"))
-    if taid_t is not None:
-        check_range("taid_t", taid_t, 0.0, 1.0)
-    check_positive("simpo_beta", simpo_beta)
-    check_non_negative("simpo_gamma", simpo_gamma)
-    check_positive("entropy_opd_h_max", entropy_opd_h_max)
-    divergence = sdpo_divergence(
-        sdpo_wrapper,
+    hints = HintDistillation(
+        alpha=alpha_sdpo,
         jsd_beta=sdpo_jsd_beta,
         temperature=sdpo_temperature,
         token_clip=sdpo_token_clip,
-        taid_t=taid_t,
-        h_max=entropy_opd_h_max,
+        wrapper=sdpo_wrapper,
+        entropy_opd_h_max=entropy_opd_h_max,
     )
+    preference = Preference(
+        beta=beta_replay,
+        variant=dpo_variant,
+        dpo_beta=replay_dpo_beta,
+        simpo_beta=simpo_beta,
+        simpo_gamma=simpo_gamma,
+    )
+    check_range("lm_ce_label_smoothing", lm_ce_label_smoothing, 0.0, 1.0)
+    if taid_t is not None:
+        check_range("taid_t", taid_t, 0.0, 1.0)
+    divergence = hints.divergence(taid_t)
     _check_inputs(model, inputs)
     input_ids = entry(inputs, "input_ids")
     student = run_causal_lm(model, input_ids, inputs.get("attention_mask"))
@@ -141,14 +115,7 @@ def compose_loss(
     if alpha_sdpo > 0 and _has_any(inputs, "ctx_teacher_", "sdpo_"):
         sdpo = sdpo_channel(student, model if teacher_model is None else teacher_model, inputs, divergence)
     if beta_replay > 0 and _has_any(inputs, "dpo_"):
-        replay = replay_channel(
-            model,
-            inputs,
-            variant=dpo_variant,
-            dpo_beta=replay_dpo_beta,
-            simpo_beta=simpo_beta,
-            simpo_gamma=simpo_gamma,
-        )
+        replay = preference.loss(model, inputs)
     return LossComponents(
         lm_ce=lm.loss,
         sdpo_jsd=sdpo.loss,
@@ -160,26 +127,6 @@ def compose_loss(
             "trace_replay_dpo": replay.active_tokens,
         },
     )
-
-
-def sdpo_divergence(
-    wrapper: SDPOWrapper,
-    *,
-    jsd_beta: float = 0.5,
-    temperature: float = 1.0,
-    token_clip: float | None = None,
-    taid_t: float | None = None,
-    h_max: float | None = None,
-) -> Divergence:
-    """The criterion of channel 2 by its name in the settings."""
-    check_choice("sdpo_wrapper", wrapper, ("none", "taid", "entropy_opd"))
-    if wrapper == "none":
-        return GeneralizedJSD(beta=jsd_beta, temperature=temperature, token_clip=token_clip)
-    if wrapper == "entropy_opd":
-        return EntropyAwareOPD(h_max=h_max, temperature=temperature)
-    if taid_t is None:
-        raise ValueError("sdpo_wrapper='taid' needs taid_t in [0, 1], got None: drive it from TAIDScheduler.t")
-    return TAID(taid_t)
 
 
 def _check_inputs(model: nn.Module, inputs: Batch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication._optional import install_command, require
-from composer_replication.config.resolving import BUNDLED_MODEL
+from composer_replication.run.configuration import BUNDLED_MODEL
 
 _ADAPTER = "adapter_config.json"
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"

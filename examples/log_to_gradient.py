@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
-from composer_replication.channels import preference_logprobs
+from composer_replication.channels.scoring import preference_logprobs
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.ingestion import SYSTEM_PROMPT, ClaudeCodeIngester
 from composer_replication.loss import LossComponents, compose_loss

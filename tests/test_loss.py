@@ -173,7 +173,7 @@ def test_the_first_token_is_never_a_target(model: Any, batch: dict[str, torch.Te
     assert other.active_tokens == plain.active_tokens
     only_first = {**batch, "response_mask": torch.zeros_like(batch["response_mask"])}
     only_first["response_mask"][:, 0] = 1
-    with pytest.raises(ValueError, match="response_mask selects no token of input_ids behind the first column"):
+    with pytest.raises(ValueError, match="response_mask selects no token of input_ids after the first column"):
         compose_loss(model, only_first)
 
 

@@ -12,7 +12,8 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
 from composer_replication import shared_prefix
 from composer_replication._tiny import tiny_model
-from composer_replication.channels import preference_logprobs, replay_channel
+from composer_replication.channels.preference import Preference
+from composer_replication.channels.scoring import preference_logprobs
 from composer_replication.shared_prefix import PACKABLE_ARCHITECTURES
 
 VOCABULARY = 60
@@ -205,7 +206,7 @@ def test_each_side_is_held_against_its_own_reference() -> None:
         chosen, rejected = preference_logprobs(model, batch)[0].chunk(2)
     batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"] = chosen - 3.0, rejected + 1.0
     # Every pair's margin is 3 - (-1) = 4.
-    loss = replay_channel(model, batch, dpo_beta=0.5).loss
+    loss = Preference(dpo_beta=0.5).loss(model, batch).loss
     torch.testing.assert_close(loss.detach(), -torch.nn.functional.logsigmoid(torch.tensor(2.0)), rtol=1e-4, atol=1e-5)
 
 

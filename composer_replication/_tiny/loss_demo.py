@@ -18,7 +18,7 @@ import torch
 from composer_replication._tiny.models import tiny_model, tiny_tokenizer
 from composer_replication.batch import VARIANTS, build_batch
 from composer_replication.causal_lm import run_causal_lm
-from composer_replication.channels import lm_channel
+from composer_replication.channels.policy import lm_channel
 from composer_replication.loss import compose_loss
 
 Batch = dict[str, torch.Tensor]

@@ -31,7 +31,7 @@ from composer_replication._tiny.tool_house import (
     tool_result,
 )
 from composer_replication.causal_lm import run_causal_lm
-from composer_replication.channels import lm_channel
+from composer_replication.channels.policy import lm_channel
 from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.layers import LayeredHints, as_collator_hint
 from composer_replication.rendering import Message, render_conversation

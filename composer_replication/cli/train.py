@@ -18,8 +18,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from composer_replication.config import Config, ConfigError
-    from composer_replication.trainer.run.dry_run import DryRun
-    from composer_replication.trainer.run.training_run import RunResult, TrainingRun
+    from composer_replication.run.dry_run import DryRun
+    from composer_replication.run.launch import RunResult, TrainingRun
 
 _INTERRUPTED = 130
 
@@ -56,7 +56,7 @@ def train(
     Exit code 2: the configuration is wrong; every problem is a line.
     """
     from composer_replication.config import ConfigError, config_schema, load_config
-    from composer_replication.config.combinations import is_first_process
+    from composer_replication.run.configuration import is_first_process
 
     if schema:
         typer.echo(json.dumps(config_schema(), indent=2))
@@ -121,7 +121,7 @@ def _quiet_loading() -> None:
 
 
 def _plan(config: Config, *, as_json: bool) -> None:
-    from composer_replication.trainer.run.dry_run import dry_run
+    from composer_replication.run.dry_run import dry_run
 
     with Console(stderr=True).status("Looking at the data and the model"):
         plan = dry_run(config)
@@ -166,7 +166,7 @@ def _show_plan(console: Console, plan: DryRun) -> None:
 def _train(config: Config, *, show_progress: bool) -> tuple[RunResult, bool]:
     from composer_replication.cli.pace import Pace
     from composer_replication.cli.train_views import step_line
-    from composer_replication.trainer.run.training_run import TrainingRun
+    from composer_replication.run.launch import TrainingRun
 
     errors = Console(stderr=True, highlight=False)
     steps, pace = config.training.steps, Pace()

@@ -16,9 +16,9 @@ _HOMES = {
     "entropy_aware_opd_loss": "composer_replication.distillation.entropy_aware_opd",
     "teacher_entropy": "composer_replication.distillation.entropy_aware_opd",
     "LogitHead": "composer_replication.distillation.fused.head",
-    "fused_cross_entropy": "composer_replication.distillation.fused.logprobs",
-    "fused_divergence": "composer_replication.distillation.fused.divergence",
-    "fused_token_logprobs": "composer_replication.distillation.fused.logprobs",
+    "fused_cross_entropy": "composer_replication.distillation.fused.losses",
+    "fused_divergence": "composer_replication.distillation.fused.losses",
+    "fused_token_logprobs": "composer_replication.distillation.fused.losses",
 }
 
 __all__ = sorted(_HOMES)

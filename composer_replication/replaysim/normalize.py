@@ -231,6 +231,7 @@ async def replay_and_normalize_trace(
     Returns:
         Every answer of the teachers, and the pairs that are left; `normalizer.report` says what was dropped and why.
     """
+    from composer_replication.teacher_replay.pairs import extract_pairs_with_report
     from composer_replication.teacher_replay.schedule import replay_trace
     from composer_replication.teacher_replay.tool_schemas import complete_tools
 

@@ -1,4 +1,4 @@
-"""Training: the collator, the trainers with three channels, their teachers and their checkpoints."""
+"""Training: the collator, the trainers with three channels, their self-teachers and their checkpoints."""
 
 from composer_replication._optional import lazy_exports
 
@@ -21,10 +21,10 @@ _MODULES = {
     "data_collator": ("CollatorConfig", "ComposerDataCollator"),
     "hint_gate": ("HintGate",),
     "rewards": ("EffortPenalty", "effort_cost"),
-    "settings": ("ChannelSettings",),
-    "teachers": ("make_teacher",),
+    "self_teachers": ("make_teacher",),
     "trace_trainer": ("TraceTrainer",),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+_HOMES["ChannelSettings"] = "composer_replication.channels.settings"
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from composer_replication.channels import HintedStates, at, hinted_states, row_sums
-from composer_replication.distillation.fused.logprobs import fused_token_logprobs
+from composer_replication.channels.scoring import HintedStates, at, hinted_states, row_sums
+from composer_replication.distillation.fused.losses import fused_token_logprobs
 from composer_replication.trainer.reference_logprobs import model_fingerprint, reference_policy
-from composer_replication.trainer.teachers.frozen import FrozenTeacher
+from composer_replication.trainer.self_teachers.snapshots import FrozenTeacher
 
 
 class SequenceKL:

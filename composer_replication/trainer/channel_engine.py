@@ -1,7 +1,7 @@
 """Channels 2 and 3 as a trainer runs them: teacher, gate, TAID, pairs, their state and their log.
 
-The losses themselves are in `channels.py`. A trainer brings its own channel 1, hands over what its pass left behind,
-and tells when an optimiser step has ended.
+The losses themselves are in `channels/`. A trainer brings its own channel 1, passes on the hidden states of its forward
+pass, and calls `end_step` after each optimiser step (`StepEnds`).
 
 Shapes: P paired positions, S sites.
 """
@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
+from transformers import TrainerCallback
 
 from composer_replication.causal_lm import HiddenStates
-from composer_replication.channels import Batch, at, hint_divergence, replay_channel, sdpo_pairs
-from composer_replication.distillation.fused.logprobs import fused_token_logprobs
+from composer_replication.channels.hint_distillation import HintDistillation, hint_divergence
+from composer_replication.channels.scoring import Batch, at, sdpo_pairs
+from composer_replication.channels.settings import ChannelSettings
+from composer_replication.distillation.fused.losses import fused_token_logprobs
 from composer_replication.distillation.taid import TAIDScheduler
 from composer_replication.trainer.channel_log import ChannelLog, Reduce
 from composer_replication.trainer.hint_gate import judge_sites
 from composer_replication.trainer.pairs import ReplayPairs
-from composer_replication.trainer.settings import ChannelSettings
-from composer_replication.trainer.teachers import make_teacher
+from composer_replication.trainer.self_teachers import SelfTeacher, make_teacher
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +38,13 @@ class JudgedHints(NamedTuple):
 
 
 class ChannelEngine:
-    """Everything that channels 2 and 3 keep between steps.
+    """The state of channels 2 and 3 between steps.
 
     Args:
         model: the policy, as it is before training.
-        settings: weights and options.
-        pairs: where channel 3 draws from; None leaves it off.
-        channels: the names under which a trainer reports, with their weights.
+        settings: of all channels.
+        pairs: the preference pairs of channel 3; None turns it off.
+        channels: the names that a trainer reports under, with their weights.
         reduce: sums a vector over all processes.
         processes: how many there are; gradients are averaged over them.
     """
@@ -59,64 +61,57 @@ class ChannelEngine:
     ) -> None:
         self.settings = settings
         self.weights = dict(channels)
-        self.pairs = pairs if settings.beta_replay > 0 else None
-        self.teacher = (
-            make_teacher(settings.sdpo_teacher, model, rate=settings.ema_rate, mix=settings.trust_region_mix)
-            if settings.alpha_sdpo > 0
-            else None
-        )
-        self.log = ChannelLog(channels, settings.inactive_patience, reduce)
+        self.pairs = pairs if settings.replay.beta > 0 else None
+        self.teacher = _teacher(model, settings.sdpo) if settings.sdpo.alpha > 0 else None
+        self.log = ChannelLog(channels, settings.watch.inactive_patience, reduce)
         self._processes = processes
         self._taid: TAIDScheduler | None = None
         self._taid_state: dict[str, Any] | None = None
 
     def begin(self, steps: int) -> None:
         """Make what needs the number of optimiser steps of the whole run."""
-        if self.settings.sdpo_wrapper == "taid" and self.settings.alpha_sdpo > 0:
-            self._taid = TAIDScheduler(
-                max(1, steps),
-                t_start=self.settings.taid_t_start,
-                t_end=self.settings.taid_t_end,
-                alpha=self.settings.taid_alpha,
-                beta=self.settings.taid_beta,
-            )
+        hints = self.settings.sdpo
+        if hints.wrapper == "taid" and hints.alpha > 0:
+            self._taid = TAIDScheduler(max(1, steps), **vars(hints.taid))
             if self._taid_state is not None:
                 self._taid.load_state_dict(self._taid_state)
                 self._taid_state = None
 
     @property
-    def taid_t(self) -> float:
-        """TAID's coefficient for the coming step."""
-        return self.settings.taid_t_start if self._taid is None else self._taid.t
+    def taid_t(self) -> float | None:
+        """TAID's coefficient for the coming step; None without TAID."""
+        if self._taid is not None:
+            return self._taid.t
+        return self.settings.sdpo.taid.t_start if self.settings.sdpo.wrapper == "taid" else None
 
     @property
     def is_idle(self) -> bool:
         """Whether neither channel has a weight."""
-        return self.settings.alpha_sdpo == 0 and self.settings.beta_replay == 0
+        return self.settings.sdpo.alpha == 0 and self.settings.replay.beta == 0
 
     def is_share_step(self, step: int, is_last_micro_batch: bool) -> bool:
         """Whether the channels' gradients are to be compared here."""
-        every = self.settings.gradient_share_steps
+        every = self.settings.watch.gradient_share_every
         return bool(every) and is_last_micro_batch and step % every == 0
 
     @torch.no_grad()
     def judge(
         self, batch: Batch, site_of_pair_P: torch.Tensor, *, channel: str, rewarded_S: torch.Tensor | None = None
     ) -> JudgedHints:
-        """Let the teacher score hinted contexts, and let the gate say which of them are worth it.
+        """Let the teacher score the hinted contexts, and let the gate choose among them.
 
         Args:
             batch: `input_ids`, the hinted contexts and the index pairs.
-            site_of_pair_P: which site a pair belongs to, from 0 without gaps.
-            channel: under which name it is reported.
-            rewarded_S: whether a site stands in a rewarded rollout; None where there are no rewards.
+            site_of_pair_P: the number of the site that a pair belongs to, from 0 without gaps.
+            channel: the name that it is reported under.
+            rewarded_S: whether a site is in a rewarded rollout; None where there are no rewards.
         """
         assert self.teacher is not None
         student_P2, teacher_P2 = sdpo_pairs(batch)
         hinted = self.teacher.hinted_states(batch, teacher_P2)
         sites = int(site_of_pair_P.max()) + 1
         self.log.add(channel, "sites", sites)
-        if self.settings.hint_gate is None:
+        if self.settings.sdpo.gate is None:
             return JudgedHints(torch.ones_like(site_of_pair_P, dtype=torch.bool), hinted)
         # The same teacher without the hint, so that what is measured is the hint and not how far the policy has come.
         bare_context = {"ctx_teacher_input_ids": batch["input_ids"]}
@@ -125,7 +120,7 @@ class ChannelEngine:
         bare = self.teacher.hinted_states(bare_context, student_P2)
         tokens_P = at(batch["input_ids"], student_P2)
         bare_P, hinted_P = (fused_token_logprobs(one.hidden, tokens_P, one.head) for one in (bare, hinted))
-        result = judge_sites(self.settings.hint_gate, bare_P, hinted_P, site_of_pair_P, rewarded_S)
+        result = judge_sites(self.settings.sdpo.gate, bare_P, hinted_P, site_of_pair_P, rewarded_S)
         self.log.add(channel, "measured", sites)
         self.log.add(channel, "gap", result.gap_S.sum())
         self.log.add(channel, "signed_gap", result.signed_gap_S.sum())
@@ -150,7 +145,7 @@ class ChannelEngine:
             batch: `input_ids`, the hinted contexts and the index pairs.
             judged: the teacher's side.
             token_weight: one over the tokens of the whole optimiser step, as far as gradients are averaged.
-            channel: under which name it is reported.
+            channel: the name that it is reported under.
 
         Returns:
             The loss with gradient, without α; None if the gate let nothing through.
@@ -160,7 +155,7 @@ class ChannelEngine:
             return None
         index_P2 = batch["sdpo_student_index"][kept_P]
         hinted = HiddenStates(judged.teacher.hidden[kept_P], judged.teacher.head)
-        loss, tokens = hint_divergence(student, index_P2, hinted, self.settings.divergence(self.taid_t))
+        loss, tokens = hint_divergence(student, index_P2, hinted, self.settings.sdpo.divergence(self.taid_t))
         loss = loss * (tokens * token_weight)
         self.log.add(channel, "loss", loss / self._processes)
         self.log.add(channel, "active_tokens", tokens)
@@ -169,14 +164,7 @@ class ChannelEngine:
 
     def replay_loss(self, model: nn.Module, batch: Batch, *, share: float) -> torch.Tensor:
         """Channel 3 over a batch of pairs, times `share`, without β."""
-        loss, tokens = replay_channel(
-            model,
-            batch,
-            variant=self.settings.dpo_variant,
-            dpo_beta=self.settings.replay_dpo_beta,
-            simpo_beta=self.settings.simpo_beta,
-            simpo_gamma=self.settings.simpo_gamma,
-        )
+        loss, tokens = self.settings.replay.loss(model, batch)
         loss = share * loss
         self.log.add("replay", "loss", loss / self._processes)
         self.log.add("replay", "active_tokens", tokens)
@@ -184,8 +172,8 @@ class ChannelEngine:
         return loss
 
     def end_step(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
-        """After an optimiser step: the teacher follows, TAID advances once, and the step's numbers come back."""
-        if self.pairs is None and self.settings.beta_replay > 0:
+        """Update the teacher, advance TAID by one step, and return the metrics of an optimiser step."""
+        if self.pairs is None and self.settings.replay.beta > 0:
             self.log.explain("replay", {"no_pairs": 1})
         metrics = self.log.close(step, device)
         if self.teacher is not None:
@@ -216,7 +204,7 @@ class ChannelEngine:
         }
 
     def load(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
-        """Go on where `tensors` and `numbers` were taken.
+        """Restore what `tensors` and `numbers` returned.
 
         Raises:
             ValueError: the checkpoint is of a run with another teacher or other pairs; the message says which.
@@ -225,7 +213,7 @@ class ChannelEngine:
         if numbers["teacher"] != kind:
             raise ValueError(
                 f"the checkpoint has the teacher {numbers['teacher']!r}, this run has {kind!r}: resume with the "
-                "settings of the checkpoint, or start anew in another output_dir"
+                "settings of the checkpoint, or start a new run in another output_dir"
             )
         if (numbers["pairs"] is None) != (self.pairs is None):
             raise ValueError(
@@ -248,6 +236,12 @@ class ChannelEngine:
         return {} if self.teacher is None else self.teacher.state_dict()
 
 
+def _teacher(model: nn.Module, hints: HintDistillation) -> SelfTeacher:
+    # A configuration has null for the setting of a teacher that is not chosen.
+    of_kind = {"ema": {"rate": hints.ema_rate}, "trust_region": {"mix": hints.trust_region_mix}}
+    return make_teacher(hints.teacher, model, **of_kind.get(hints.teacher, {}))
+
+
 def site_numbers(batch: Batch) -> torch.Tensor:
     """The (P,) sites of a collator's batch, in which every teacher row is one."""
     numbers_P: torch.Tensor
@@ -256,10 +250,10 @@ def site_numbers(batch: Batch) -> torch.Tensor:
 
 
 def gradient_shares(losses: Mapping[str, torch.Tensor | None], parameters: Iterable[nn.Parameter]) -> dict[str, float]:
-    """Each loss's part in the sum of the gradients' norms, over the parameters that train.
+    """Return each loss's share of the sum of the gradients' norms, over the trainable parameters.
 
     Costs a backward pass per loss and a second set of gradients while it lasts. Where gradients are checkpointed in a
-    way that cannot be asked for a part of them, there is nothing, and the log says so.
+    way that does not allow this, the result is empty, and the log says so.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     norms = {}
@@ -277,3 +271,57 @@ def gradient_shares(losses: Mapping[str, torch.Tensor | None], parameters: Itera
         norms[channel] = float(torch.stack(squares).sum().sqrt()) if squares else 0.0
     total = sum(norms.values())
     return {channel: norm / total if total else 0.0 for channel, norm in norms.items()}
+
+
+class HasChannels(Protocol):
+    """A trainer that runs a `ChannelEngine`."""
+
+    channels: ChannelEngine
+
+    def end_step(self) -> None: ...
+
+    def go_on_logging(self) -> None: ...
+
+
+class StepEnds(TrainerCallback):  # type: ignore[misc]
+    """Tells a trainer when an optimiser step has ended, before it is logged and saved."""
+
+    def __init__(self, trainer: HasChannels) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Pass on the number of steps, which is known now."""
+        if state.global_step >= state.max_steps:
+            logger.warning(
+                "the checkpoint is of step %d and max_steps is %d: there is nothing left to train; raise max_steps",
+                state.global_step,
+                state.max_steps,
+            )
+        self._trainer.channels.begin(state.max_steps)
+        self._trainer.go_on_logging()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Teacher, TAID and metrics follow the optimiser."""
+        self._trainer.end_step()
+
+
+def check_policy(model: nn.Module, tokenizer: Any) -> None:
+    """Raise ValueError unless the model predicts tokens, and has an embedding for every token of the tokenizer."""
+    name = type(model).__name__
+    get_head, get_embeddings = (
+        getattr(model, getter, None) for getter in ("get_output_embeddings", "get_input_embeddings")
+    )
+    if get_head is None or get_head() is None:
+        raise ValueError(f"{name} has no output embeddings: it predicts no tokens; load it with AutoModelForCausalLM")
+    rows = get_embeddings().weight.shape[0] if get_embeddings is not None else None
+    if rows is not None and len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} tokens, {name} has embeddings for {rows}: they do not belong "
+            "together, or model.resize_token_embeddings(len(tokenizer)) is missing"
+        )
+
+
+def check_not_empty(name: str, dataset: Any) -> None:
+    """Raise ValueError for a data set that is known to hold nothing."""
+    if dataset is not None and hasattr(dataset, "__len__") and len(dataset) == 0:
+        raise ValueError(f"{name} is empty: there is nothing to train on")

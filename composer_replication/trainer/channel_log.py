@@ -1,20 +1,33 @@
-"""What the channels did in an optimiser step, added up over its micro-batches, and a loud word about a dead one."""
+"""The channels' metrics: sums over the micro-batches of an optimiser step, warnings when a channel is inactive, and
+`metrics.jsonl`."""
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainerCallback
 
-# What is added up per channel. The list is fixed, because every process must send the same sums.
-_ALWAYS = ("loss", "active_tokens", "active_rows")
-_OF_HINTS = ("sites", "measured", "gap", "signed_gap", "too_small", "conflicting")
-SUMS = {"grpo": _ALWAYS, "lm": _ALWAYS, "sdpo": _ALWAYS + _OF_HINTS, "traces": _ALWAYS + _OF_HINTS, "replay": _ALWAYS}
-# Reductions over all processes: a vector of sums, in and out.
+from composer_replication._whole_file import whole_file
+from composer_replication.channels.hint_distillation import HintDistillation
+from composer_replication.channels.policy import CrossEntropy, Grpo
+from composer_replication.channels.preference import Preference
+
+# The sums of each channel. The list is fixed, because every process must send the same sums.
+SUMS = {
+    "grpo": Grpo.sums,
+    "lm": CrossEntropy.sums,
+    "sdpo": HintDistillation.sums,
+    "traces": HintDistillation.sums,
+    "replay": Preference.sums,
+}
+# Sums a vector over all processes.
 Reduce = Callable[[torch.Tensor], torch.Tensor]
 
 _WHY = {
@@ -38,25 +51,21 @@ _WHY = {
     "same_reward": "batches in which every rollout of a group got the same reward",
     "no_pairs": "no preference pairs were given (replay_dataset)",
 }
-
-
-# Counted beside the reasons, but good news.
+# Counted with the reasons, but not a reason for inactivity.
 _NO_REASON = ("sites", "hint_role_user")
 
 
 class InactiveChannelWarning(RuntimeWarning):
-    """A channel with a weight above 0 has not done anything for a while."""
+    """A channel with a weight above 0 has been inactive for a while."""
 
 
 class ChannelLog:
-    """Sums of one optimiser step, and how long each channel has been silent.
+    """The sums of one optimiser step, and how long each channel has been inactive.
 
     Args:
-        weights: of the channels that are to be watched; one with weight 0 is off on purpose.
-        patience: optimiser steps of silence before a warning; 0 never warns.
+        weights: the channels with their weights; those of weight 0 are neither watched nor reported.
+        patience: inactive optimiser steps before a warning; 0 never warns.
         reduce: sums a vector over all processes.
-
-    The weights name the channels that are there; those of weight 0 are neither watched nor reported.
     """
 
     def __init__(self, weights: Mapping[str, float], patience: int, reduce: Reduce = lambda sums: sums) -> None:
@@ -68,20 +77,20 @@ class ChannelLog:
         self._reasons: dict[str, Counter[str]] = {channel: Counter() for channel in SUMS}
 
     def add(self, channel: str, name: str, value: torch.Tensor | float) -> None:
-        """Add to a sum of this step, say the active tokens of `sdpo`; tensors stay where they are until the end."""
+        """Add to a sum of this step, say the active tokens of `sdpo`; tensors stay on their device until the end."""
         if name not in SUMS[channel]:
             raise ValueError(f"channel {channel!r} has no sum {name!r}, only {', '.join(SUMS[channel])}")
         value = value.detach() if isinstance(value, torch.Tensor) else value
         self._sums[channel, name] = self._sums.get((channel, name), 0.0) + value
 
     def explain(self, channel: str, reasons: Mapping[str, int]) -> None:
-        """Note why a channel had less to do than it could have had."""
+        """Count reasons why a channel had no data, or less of it."""
         self._reasons[channel].update(reasons)
 
     def close(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
-        """End an optimiser step: its sums over all processes, and a warning for a channel that has been silent.
+        """End an optimiser step: return its sums over all processes, and warn when a channel has been inactive.
 
-        `gap` and `signed_gap` come back as means over the sites that were measured. A loss or gap of nothing is NaN.
+        `gap` and `signed_gap` are means over the sites that were measured. A loss or gap of nothing is NaN.
         """
         keys = [(channel, name) for channel in self._weights for name in SUMS[channel]]
         values = torch.tensor([float(self._sums.get(key, 0.0)) for key in keys], dtype=torch.float32)
@@ -92,7 +101,7 @@ class ChannelLog:
             if weight == 0:
                 continue
             of_channel = {name: sums[channel, name] for name in SUMS[channel]}
-            # What was not measured is no 0: a mean over several steps must leave it out.
+            # What was not measured is not 0: a mean over several steps must leave it out.
             if not of_channel["active_tokens"]:
                 of_channel["loss"] = math.nan
             if "measured" in of_channel:
@@ -104,7 +113,7 @@ class ChannelLog:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """How long channels have been silent and why; plain numbers."""
+        """How long channels have been inactive and why, as JSON takes it."""
         return {
             "silent": dict(self._silent),
             "reasons": {channel: dict(reasons) for channel, reasons in self._reasons.items()},
@@ -133,3 +142,36 @@ class ChannelLog:
                 InactiveChannelWarning,
                 stacklevel=2,
             )
+
+
+class MetricsFile(TrainerCallback):  # type: ignore[misc]
+    """Appends each logged step to `metrics.jsonl` as a line of JSON.
+
+    A resumed run first removes the lines after its checkpoint, so the file stays in the order of the steps.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remove what a killed run had logged after the checkpoint that this one starts from."""
+        if not state.is_world_process_zero:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["step"] <= state.global_step and state.global_step > 0:
+                    kept.append(line)
+            except (ValueError, KeyError, TypeError):
+                continue  # a line that was cut by a kill
+        with whole_file(self.path, "metrics") as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Write one line."""
+        if state.is_world_process_zero and logs:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": state.global_step, **logs}, default=float) + "\n")

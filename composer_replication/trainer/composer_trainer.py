@@ -2,8 +2,8 @@
 
 total = grpo + α·sdpo + β·trace_replay
 
-TRL generates, calls tools and scores. Then failing turns get hints, and while TRL's own loss runs its forward pass,
-the hidden states of that pass are kept: channel 2 compares them with what the teacher predicts for the same token ids
+TRL generates, calls tools and scores. Then failing turns get hints, and the hidden states of the forward pass of TRL's
+own loss are kept: channel 2 compares them with what the teacher predicts for the same token ids
 with the hint in context, and channel 3 adds preference pairs from a sampler of its own.
 """
 
@@ -13,33 +13,37 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import nn
+from typing_extensions import Unpack
 
-from composer_replication._arguments import check_choice, check_keywords, check_non_negative, keywords_of
+from composer_replication._arguments import check_keywords, keywords_of
 from composer_replication._optional import require
 from composer_replication.causal_lm import keeping_hidden_states, recognise_head, run_causal_lm
-from composer_replication.channels import DPOVariant, summed_logprobs
+from composer_replication.channels.hint_distillation import HintGenerator
+from composer_replication.channels.scoring import summed_logprobs
+from composer_replication.channels.settings import ChannelSettings, RolloutKeywords, documents_keywords
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
-from composer_replication.loss import SDPOWrapper
 from composer_replication.trainer.advantages import SequenceKL
-from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
-from composer_replication.trainer.channel_engine import ChannelEngine, gradient_shares, site_numbers
-from composer_replication.trainer.choices import HintGenerator, HintSourceKind, Routing, SDPOTarget, TeacherKind
+from composer_replication.trainer.channel_engine import (
+    ChannelEngine,
+    StepEnds,
+    check_not_empty,
+    check_policy,
+    gradient_shares,
+    site_numbers,
+)
+from composer_replication.trainer.channel_log import MetricsFile
+from composer_replication.trainer.checkpoint import ChannelCheckpoints
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
-from composer_replication.trainer.hint_gate import HintGate
-from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.on_policy_hints import SITES, HintOptions, OnPolicyHints
 from composer_replication.trainer.pairs import given_pairs, replay_pairs
-from composer_replication.trainer.policy_checks import check_not_empty, check_policy
 from composer_replication.trainer.preference_rows import ShownContext, check_shown_context
 from composer_replication.trainer.rollouts.buffer import buffered_tensors, restored_buffer
 from composer_replication.trainer.rollouts.reset_text import separating
 from composer_replication.trainer.rollouts.rollout import Rollout, TemplatedTokenizer, tool_definitions
-from composer_replication.trainer.settings import ChannelSettings
-from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.traces.batches import TraceBatches
 
 logger = logging.getLogger(__name__)
@@ -47,6 +51,26 @@ logger = logging.getLogger(__name__)
 GRPOTrainer: Any = require("trl", "train").GRPOTrainer
 
 
+class TrainerKeywords(RolloutKeywords, total=False):
+    """The keyword arguments that `ComposerReplicationTrainer` takes besides its own: the channels' and TRL's."""
+
+    model: Any
+    reward_funcs: Any
+    args: Any
+    train_dataset: Any
+    eval_dataset: Any
+    processing_class: Any
+    reward_processing_classes: Any
+    callbacks: Any
+    optimizers: tuple[Any, Any]
+    quantization_config: Any
+    peft_config: Any
+    tools: Any
+    rollout_func: Any
+    environment_factory: Any
+
+
+@documents_keywords("rollouts")
 class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """A `trl.GRPOTrainer` with three channels; with both weights 0 it is one, number for number.
 
@@ -54,141 +78,60 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
     thing differs: a text that an environment's `reset` returns does not merge with the last word of the prompt.
 
     Args:
-        alpha_sdpo: weight of channel 2, hint self-distillation.
-        beta_replay: weight of channel 3, preference pairs.
-        sdpo_jsd_beta: 0 forward KL, 1 reverse KL, between them the generalized JSD.
-        sdpo_temperature: divides student and teacher logits.
-        sdpo_token_clip: upper bound of one position's divergence.
-        replay_dpo_beta: β of DPO.
-        dpo_variant: "dpo", or "simpo" which needs no reference.
-        simpo_beta: β of SimPO.
-        simpo_gamma: target margin of SimPO.
-        sdpo_wrapper: "none", "taid" or "entropy_opd".
-        taid_t_start: where TAID's coefficient begins.
-        taid_t_end: where it ends.
-        taid_alpha: its adaptive step.
-        taid_beta: its momentum.
-        entropy_opd_h_max: entropy at which entropy-aware OPD is all forward KL; None is log V.
-        hint_generator: `(error_kind, error_meta) -> hint or None`; None is templates, then the error's own text.
-        hint_source: "error" hints at failing turns; "sibling" shows a failed rollout a successful one of its group;
-            "both" shows both at a failing turn.
-        hint_role: role of the hint's message; templates that refuse it there get "user".
-        hint_gate: which hints are left out; None keeps all.
-        sdpo_target: the turn that erred, or the one after it.
-        sdpo_teacher: "ema", "frozen", "live" (known to collapse) or "trust_region".
-        ema_rate: how far the average moves toward the policy after every optimiser step.
-        trust_region_mix: the policy's part in the logits of a trust-region teacher.
+        settings: the channels' settings; each of them is a keyword as well (`alpha_sdpo=0.3`), which comes first.
+        hint_generator: `(error_kind, error_meta) -> hint or None`; None: templates, then the error's own text.
         replay_dataset: preference pairs of `extract_dpo_pairs`, normalised ones, or rows in TRL's preference form; or a
             file of them (.jsonl, .parquet). They must show the tools and the system prompt of the rollouts.
-        replay_batch_size: pairs per micro-batch; None is one for two rollouts.
-        replay_max_length: tokens of a prompt and one response.
-        trace_dataset: `TraceExample`s whose failing turns ride along in channel 2.
-        trace_batch_size: rows of traces per micro-batch.
+        trace_dataset: `TraceExample`s whose failing turns are added to channel 2.
         data_collator: a `ComposerDataCollator` for the traces; None makes one.
-        routing: "srpo" takes failed rollouts that have a hint out of channel 1.
-        success_threshold: the reward from which a rollout has succeeded; None: above its group's mean.
-        kl_in_advantage: c of A' = A - c·(KL - the group's mean KL), with the k1 estimate of KL to the reference.
-        inactive_patience: optimiser steps after which a silent channel is warned of; 0 never.
-        gradient_share_steps: every how many optimiser steps the channels' gradient norms are compared; 0 never. Costs a
-            backward pass per channel, and a second set of gradients, in one micro-batch of that step.
-        reference_cache: folder for the reference's log-probabilities; None is `output_dir/reference_logprobs`.
+        reference_cache: folder for the reference's log-probabilities; None: `output_dir/reference_logprobs`.
 
     Raises:
         ValueError: a setting out of range, an empty data set, or a model whose vocabulary does not fit its tokenizer.
+        TypeError: there is no such argument; the message has the nearest one.
     """
 
     def __init__(
         self,
-        *args: Any,
-        alpha_sdpo: float = 0.1,
-        beta_replay: float = 0.05,
-        sdpo_jsd_beta: float = 0.5,
-        sdpo_temperature: float = 1.0,
-        sdpo_token_clip: float | None = None,
-        replay_dpo_beta: float = 0.1,
-        dpo_variant: DPOVariant = "dpo",
-        simpo_beta: float = 2.0,
-        simpo_gamma: float = 1.0,
-        sdpo_wrapper: SDPOWrapper = "none",
-        taid_t_start: float = 0.4,
-        taid_t_end: float = 1.0,
-        taid_alpha: float = 5e-4,
-        taid_beta: float = 0.99,
-        entropy_opd_h_max: float | None = None,
+        *positional: Any,
+        settings: ChannelSettings | None = None,
         hint_generator: HintGenerator | None = None,
-        hint_source: HintSourceKind = "error",
-        hint_role: str = "system",
-        hint_gate: HintGate | None = HintGate(),  # noqa: B008 - frozen
-        sdpo_target: SDPOTarget = "erring_turn",
-        sdpo_teacher: TeacherKind = "ema",
-        ema_rate: float = 0.05,
-        trust_region_mix: float = 0.05,
         replay_dataset: Iterable[Any] | str | os.PathLike[str] | None = None,
-        replay_batch_size: int | None = None,
-        replay_max_length: int = 2048,
         trace_dataset: Sequence[Any] | None = None,
-        trace_batch_size: int = 1,
         data_collator: Any = None,
-        routing: Routing = "none",
-        success_threshold: float | None = None,
-        kl_in_advantage: float = 0.0,
-        inactive_patience: int = 20,
-        gradient_share_steps: int = 50,
         reference_cache: str | Path | None = None,
-        **kwargs: Any,
+        **keywords: Unpack[TrainerKeywords],
     ) -> None:
-        known = keywords_of(ComposerReplicationTrainer.__init__, GRPOTrainer.__init__)
-        check_keywords("ComposerReplicationTrainer", kwargs, known)
-        settings = ChannelSettings(
-            alpha_sdpo=alpha_sdpo,
-            beta_replay=beta_replay,
-            sdpo_jsd_beta=sdpo_jsd_beta,
-            sdpo_temperature=sdpo_temperature,
-            sdpo_token_clip=sdpo_token_clip,
-            replay_dpo_beta=replay_dpo_beta,
-            dpo_variant=dpo_variant,
-            simpo_beta=simpo_beta,
-            simpo_gamma=simpo_gamma,
-            sdpo_wrapper=sdpo_wrapper,
-            taid_t_start=taid_t_start,
-            taid_t_end=taid_t_end,
-            taid_alpha=taid_alpha,
-            taid_beta=taid_beta,
-            entropy_opd_h_max=entropy_opd_h_max,
-            hint_gate=hint_gate,
-            sdpo_teacher=sdpo_teacher,
-            ema_rate=ema_rate,
-            trust_region_mix=trust_region_mix,
-            inactive_patience=inactive_patience,
-            gradient_share_steps=gradient_share_steps,
-        )
-        check_choice("hint_source", hint_source, get_args(HintSourceKind))
-        check_choice("sdpo_target", sdpo_target, get_args(SDPOTarget))
-        check_choice("routing", routing, get_args(Routing))
-        check_non_negative("kl_in_advantage", kl_in_advantage)
-        if routing == "srpo" and alpha_sdpo == 0:
+        own = keywords_of(ComposerReplicationTrainer.__init__)
+        of_channels = RolloutKeywords.__annotations__
+        check_keywords("ComposerReplicationTrainer", keywords, [*own, *of_channels, *keywords_of(GRPOTrainer.__init__)])
+        kwargs: dict[str, Any] = dict(keywords)
+        given = {name: kwargs.pop(name) for name in of_channels if name in kwargs}
+        settings = (settings or ChannelSettings()).updated(**given)
+        grpo, hints, replay = settings.grpo, settings.sdpo, settings.replay
+        if hints.routing == "srpo" and hints.alpha == 0:
             raise ValueError("routing='srpo' sends failed rollouts to channel 2, but alpha_sdpo is 0")
-        check_not_empty("train_dataset", kwargs.get("train_dataset", args[3] if len(args) > 3 else None))
+        check_not_empty("train_dataset", kwargs.get("train_dataset", positional[3] if len(positional) > 3 else None))
         check_not_empty("trace_dataset", trace_dataset)
         if isinstance(environments := kwargs.get("environment_factory"), Mapping):
             kwargs["environment_factory"] = {name: separating(factory) for name, factory in environments.items()}
         elif environments is not None:
             kwargs["environment_factory"] = separating(environments)
-        super().__init__(*args, **kwargs)
+        super().__init__(*positional, **kwargs)
         check_policy(self.model, self._tokenizer)
-        if self._is_vlm and (alpha_sdpo > 0 or beta_replay > 0 or kl_in_advantage > 0):
+        if self._is_vlm and (hints.alpha > 0 or replay.beta > 0 or grpo.kl_in_advantage > 0):
             raise ValueError(
-                "channels 2 and 3 and kl_in_advantage score text alone, and would be blind to the images of a "
-                "vision-language model: set their weights to 0"
+                "channels 2 and 3 and kl_in_advantage score text only, and ignore the images of a vision-language "
+                "model: set their weights to 0"
             )
         rows = self.args.per_device_train_batch_size * self.args.steps_per_generation
-        if hint_source != "error" and rows % self.num_generations:
+        if hints.hint_source != "error" and rows % self.num_generations:
             raise ValueError(
-                f"hint_source={hint_source!r} looks for siblings among a process's {rows} rollouts, but groups of "
-                f"{self.num_generations} do not fit into them: choose batch sizes that they divide"
+                f"hint_source={hints.hint_source!r} needs whole groups in each process, but {rows} rollouts are not a "
+                f"multiple of {self.num_generations}: choose other batch sizes"
             )
         if data_collator is not None and trace_dataset is None:
-            logger.warning("data_collator has nothing to do: it collates trace_dataset, which was not given")
+            logger.warning("data_collator has no effect: it collates trace_dataset, which was not given")
         hint_generator = hint_generator or as_collator_hint(LayeredHints())
         self._templated = TemplatedTokenizer(
             self._tokenizer,
@@ -198,50 +141,50 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         self._rewards: torch.Tensor | None = None
         self._definitions: dict[str | None, list[dict[str, Any]] | None] = {}
         self._train_sampler: Any = None
-        self._keeps_states = alpha_sdpo > 0 and recognise_head(self.model) is not None
-        self._replay_batch_size = replay_batch_size or max(1, self.args.per_device_train_batch_size // 2)
+        self._keeps_states = hints.alpha > 0 and recognise_head(self.model) is not None
+        self._replay_batch_size = replay.batch_size or max(1, self.args.per_device_train_batch_size // 2)
         pairs = None
-        if beta_replay > 0 and replay_dataset is not None:
-            given = given_pairs(replay_dataset)
-            check_shown_context(given, self._shown_contexts())
+        if replay.beta > 0 and replay_dataset is not None:
+            rows_of_pairs = given_pairs(replay_dataset)
+            check_shown_context(rows_of_pairs, self._shown_contexts())
             pairs = replay_pairs(
                 self.model,
                 self._templated,
-                given,
+                rows_of_pairs,
                 accelerator=self.accelerator,
-                max_length=replay_max_length,
-                needs_reference=dpo_variant == "dpo",
+                max_length=replay.max_length,
+                needs_reference=replay.needs_reference,
                 cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
                 batch_size=self._replay_batch_size,
                 seed=self.args.seed,
             )
         self._traces = None
-        if alpha_sdpo > 0 and trace_dataset is not None:
+        if hints.alpha > 0 and trace_dataset is not None:
             collator = data_collator or ComposerDataCollator(
                 tokenizer=self._templated,
                 config=CollatorConfig(
-                    hint_generator=hint_generator, hint_role=hint_role, sdpo_target=sdpo_target, max_windows=8
+                    hint_generator=hint_generator, hint_role=hints.hint_role, sdpo_target=hints.target, max_windows=8
                 ),
             )
             self._traces = TraceBatches(
                 trace_dataset,
                 collator,
-                batch_size=trace_batch_size,
+                batch_size=hints.trace_batch_size,
                 seed=self.args.seed,
                 process_index=self.accelerator.process_index,
                 num_processes=self.accelerator.num_processes,
             )
         self._sequence_kl = None
-        if kl_in_advantage > 0:
+        if grpo.kl_in_advantage > 0:
             self._sequence_kl = SequenceKL(
                 self.model,
-                kl_in_advantage,
+                grpo.kl_in_advantage,
                 temperature=self.temperature,
                 rows_per_pass=self.args.per_device_train_batch_size,
             )
-        weights = {"grpo": 1.0, "sdpo": alpha_sdpo, "replay": beta_replay}
+        weights = {"grpo": 1.0, "sdpo": hints.alpha, "replay": replay.beta}
         if self._traces is not None:
-            weights["traces"] = alpha_sdpo
+            weights["traces"] = hints.alpha
         self.channels = ChannelEngine(
             self.model,
             settings,
@@ -253,7 +196,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         self._hints = OnPolicyHints(
             self.channels,
             self._templated,
-            HintOptions(hint_generator, hint_source, hint_role, sdpo_target, routing, success_threshold),
+            HintOptions(
+                hint_generator, hints.hint_source, hints.hint_role, hints.target, hints.routing, hints.success_threshold
+            ),
             accelerator=self.accelerator,
             rows_per_pass=self.args.per_device_train_batch_size,
             max_length=_context_limit(self.model),
@@ -265,7 +210,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
 
     def _generate(self, prompts: list[Any]) -> Any:
         result = super()._generate(prompts)
-        if self.channels.settings.alpha_sdpo > 0 and self.model.training:
+        if self.channels.settings.sdpo.alpha > 0 and self.model.training:
             prompt_ids, completion_ids, tool_mask, completions = result[:4]
             rollouts = [
                 Rollout(
@@ -285,7 +230,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         rewards_per_func: torch.Tensor = super()._calculate_rewards(*args, **kwargs)
         for name, column in zip(self.reward_func_names, rewards_per_func.T, strict=True):
             if bool(torch.isinf(column).any()):
-                raise ValueError(f"the reward function {name!r} gave an infinite reward: no advantage follows from it")
+                raise ValueError(f"the reward function {name!r} gave an infinite reward: it has no advantage")
         unscored = torch.isnan(rewards_per_func).all(dim=1)
         if not self.channels.is_idle:
             # TRL gives such rollouts no advantage; the log says how many there were.
@@ -313,7 +258,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
                 output["advantages"] = self._sequence_kl.adjusted(
                     self.model, output, self.num_generations, self.accelerator
                 )
-        if self.channels.settings.alpha_sdpo > 0:
+        if self.channels.settings.sdpo.alpha > 0:
             assert self._rewards is not None
             self._hints.add_to(
                 output, self._rewards, self.environments, group=self.num_generations, step=self.state.global_step
@@ -333,7 +278,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         self._log_policy(policy_loss, inputs)
         settings = self.channels.settings
         share = 1.0 / self.current_gradient_accumulation_steps
-        if settings.alpha_sdpo > 0 and inputs.get(SITES) is not None:
+        if settings.sdpo.alpha > 0 and inputs.get(SITES) is not None:
             hint_loss = self._hints.loss(
                 model,
                 inputs,
@@ -342,13 +287,13 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
                 # As TRL does for its own normaliser: a generation's tokens, brought down to one optimiser step.
                 windows=self.args.steps_per_generation / self.current_gradient_accumulation_steps,
             )
-            parts["sdpo"] = None if hint_loss is None else settings.alpha_sdpo * hint_loss
+            parts["sdpo"] = None if hint_loss is None else settings.sdpo.alpha * hint_loss
         if self._traces is not None:
             batch = self._traces.next_batch(self.accelerator.device)
-            parts["traces"] = settings.alpha_sdpo * self._compute_sdpo_loss(model, batch, share=share)
+            parts["traces"] = settings.sdpo.alpha * self._compute_sdpo_loss(model, batch, share=share)
         if self.channels.pairs is not None:
             batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
-            parts["replay"] = settings.beta_replay * self._compute_trace_replay_loss(model, batch, share=share)
+            parts["replay"] = settings.replay.beta * self._compute_trace_replay_loss(model, batch, share=share)
         if self.channels.is_share_step(self.state.global_step, self.accelerator.sync_gradients):
             for channel, part in gradient_shares(parts, self.model.parameters()).items():
                 self._metrics["train"][f"channels/{channel}/gradient_share"].append(part)
@@ -363,7 +308,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         """
         student = run_causal_lm(model, inputs["input_ids"], inputs.get("attention_mask"))
         nothing = student.hidden.sum() * 0.0
-        if self.channels.settings.alpha_sdpo == 0 or "ctx_teacher_input_ids" not in inputs:
+        if self.channels.settings.sdpo.alpha == 0 or "ctx_teacher_input_ids" not in inputs:
             return nothing
         judged = self.channels.judge(inputs, site_numbers(inputs), channel="traces")
         kept = int(judged.kept_P.sum())
@@ -388,7 +333,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
         log = self.channels.log
         log.add("grpo", "loss", policy_loss / self.accelerator.num_processes)
-        # Rows without an advantage move nothing, unless something else than the reward is in the loss.
+        # Rows without an advantage have no gradient, unless something other than the reward is in the loss.
         moving = inputs["advantages"] != 0
         if self.beta != 0 or self._entropy_bonus_enabled:
             moving = torch.ones_like(moving)
@@ -399,7 +344,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             log.explain("grpo", {"same_reward": 1})
 
     def end_step(self) -> None:
-        """After an optimiser step: teacher, TAID, metrics and the watch over silent channels."""
+        """Update teacher, TAID and metrics after an optimiser step, and warn when a channel is inactive."""
         if self.channels.is_idle:
             return
         for name, value in self.channels.end_step(self.state.global_step, self.accelerator.device).items():
@@ -441,7 +386,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         return epochs, steps
 
     def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Rollouts that are still to be used, metrics that are not logged yet, and where the traces are."""
+        """Rollouts that are still to be used, metrics that are not logged yet, and the position in the traces."""
         tensors, rows = buffered_tensors(self._buffered_inputs if self._is_buffer_in_use() else None, SITES)
         return tensors, {
             "step": self._step,

@@ -15,9 +15,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from composer_replication._arguments import check_choice, check_count
+from composer_replication.channels.hint_distillation import HintGenerator, SDPOTarget
 from composer_replication.rendering import check_chat_template, renders_text_beside_calls
 from composer_replication.traces import TraceExample, TraceState, TraceTurn, Turn
-from composer_replication.trainer.choices import HintGenerator, SDPOTarget
 from composer_replication.trainer.preference_rows import PreferenceStats, preference_batch, preference_rows
 from composer_replication.trainer.traces.conversations import conversations, trace_turns
 from composer_replication.trainer.traces.rows import RowMaker, RowStats, TraceRow

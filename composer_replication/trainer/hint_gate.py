@@ -9,24 +9,11 @@ Shapes: P paired positions, S sites.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
-from composer_replication._arguments import check_non_negative
-
-
-@dataclass(frozen=True)
-class HintGate:
-    """`min_gap` is the least mean change of a token's log-probability, in nats. `drop_conflicts` leaves out hints that
-    make the tokens of a rewarded turn (advantage above 0) less likely: channel 1 is raising the same tokens."""
-
-    min_gap: float = 0.01
-    drop_conflicts: bool = True
-
-    def __post_init__(self) -> None:
-        check_non_negative("min_gap", self.min_gap)
+from composer_replication.channels.hint_distillation import HintGate
 
 
 class GateResult(NamedTuple):

@@ -190,12 +190,10 @@ def _data(trainer: Any) -> dict[str, Any]:
 
 
 def _channels(engine: ChannelEngine) -> dict[str, str]:
-    """The channels with their weights, and the settings that decide what they are."""
-    settings = engine.settings
-    hints = f"teacher {settings.sdpo_teacher}, JSD beta {settings.sdpo_jsd_beta:g}, wrapper {settings.sdpo_wrapper}"
-    beta = settings.replay_dpo_beta if settings.dpo_variant == "dpo" else settings.simpo_beta
+    """The channels with their weights, and the settings that define them."""
     pairs = "no pairs" if engine.pairs is None else f"{len(engine.pairs):,} pairs"
-    details = {"sdpo": hints, "traces": hints, "replay": f"{settings.dpo_variant} with beta {beta:g}, {pairs}"}
+    hints = engine.settings.sdpo.summary()
+    details = {"sdpo": hints, "traces": hints, "replay": f"{engine.settings.replay.summary()}, {pairs}"}
     return {
         channel: "off" if not weight else ", ".join(filter(None, (f"weight {weight:g}", details.get(channel))))
         for channel, weight in engine.weights.items()

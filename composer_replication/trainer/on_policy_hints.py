@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from composer_replication.causal_lm import HiddenStates, run_causal_lm
+from composer_replication.channels.hint_distillation import HintGenerator, HintSourceKind, Routing, SDPOTarget
 from composer_replication.trainer.advantages import routed_advantages
 from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints
-from composer_replication.trainer.choices import HintGenerator, HintSourceKind, Routing, SDPOTarget
 from composer_replication.trainer.rollouts.hint_sites import HintSite
 from composer_replication.trainer.rollouts.hinted_rows import hinted_batch
 from composer_replication.trainer.rollouts.hints import find_hint_sites

@@ -1,7 +1,7 @@
 """`TraceTrainer`: the three channels on logs alone, without rollouts; channel 1 is cross-entropy on the traces.
 
-For whoever has traces and pairs and no environment. The collator renders, `channels.py` has the losses, and teachers,
-gate, TAID, pairs and checkpoints are those of `ComposerReplicationTrainer`.
+For training with traces and pairs and no environment. The collator renders, `channels/` has the losses, and
+self-teachers, gate, TAID, pairs and checkpoints are those of `ComposerReplicationTrainer`.
 """
 
 from __future__ import annotations
@@ -10,35 +10,42 @@ import copy
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
+from typing_extensions import Unpack
 
 from composer_replication._arguments import check_keywords, keywords_of
 from composer_replication.causal_lm import HiddenStates, run_causal_lm
-from composer_replication.channels import lm_channel
+from composer_replication.channels.policy import lm_channel
+from composer_replication.channels.settings import ChannelSettings, TraceKeywords, documents_keywords
 from composer_replication.distillation.fused.head import LogitHead
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.traces import TraceExample
-from composer_replication.trainer.channel_checkpoints import ChannelCheckpoints
-from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints, gradient_shares, site_numbers
+from composer_replication.trainer.channel_engine import (
+    ChannelEngine,
+    JudgedHints,
+    StepEnds,
+    check_not_empty,
+    check_policy,
+    gradient_shares,
+    site_numbers,
+)
+from composer_replication.trainer.channel_log import MetricsFile
+from composer_replication.trainer.checkpoint import ChannelCheckpoints
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
-from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.pairs import given_pairs, replay_pairs
-from composer_replication.trainer.policy_checks import check_not_empty, check_policy
-from composer_replication.trainer.settings import ChannelSettings
-from composer_replication.trainer.step_ends import StepEnds
 from composer_replication.trainer.traces.rendered import check_same_rows, rendered_traces, rows_digest
 
-# What the teacher said of a batch rides along in it, from where the step's tokens are counted to where the loss is.
+# The teacher's side of a batch is kept in it, from where the step's tokens are counted to where the loss is.
 _KEPT = "sdpo_kept"
 _TEACHER_STATES = "sdpo_teacher_states"
 
 
+@documents_keywords("traces")
 class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
     """A `transformers.Trainer` over `TraceExample`s.
 
@@ -48,17 +55,13 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         train_dataset: the traces; their `dpo_pairs` go to channel 3.
         processing_class: the tokenizer, with a chat template.
         eval_dataset: traces to evaluate channel 1 on.
-        settings: weights and options of the channels; each of them may be given as a keyword of its own as well.
+        settings: the channels' settings; each of them is a keyword as well (`alpha_sdpo=0.3`), which comes first.
         collator: how traces are rendered, once, before training; None: hints of templates and the error's own text, the
             turns that erred left out of channel 1, and up to eight rows of a trace that is too long for one.
-        lm_weight: weight of channel 1; 0 leaves it out.
         replay_dataset: more preference pairs, or a file of them (.jsonl, .parquet).
-        replay_batch_size: pairs per micro-batch; None is one for two traces.
-        replay_max_length: tokens of a prompt and one response.
-        reference_cache: folder for the reference's log-probabilities; None is `output_dir/reference_logprobs`.
+        reference_cache: folder for the reference's log-probabilities; None: `output_dir/reference_logprobs`.
         callbacks: as in `Trainer`.
         optimizers: as in `Trainer`.
-        channels: single settings, such as `alpha_sdpo`, over those in `settings`.
 
     Raises:
         ValueError: no traces, a setting out of range, or a model whose vocabulary does not fit its tokenizer.
@@ -74,24 +77,24 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         eval_dataset: Sequence[TraceExample] | None = None,
         settings: ChannelSettings | None = None,
         collator: CollatorConfig | None = None,
-        lm_weight: float = 1.0,
         replay_dataset: Iterable[Any] | str | os.PathLike[str] | None = None,
-        replay_batch_size: int | None = None,
-        replay_max_length: int = 2048,
         reference_cache: str | Path | None = None,
         callbacks: Sequence[Any] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
-        **channels: Any,
+        **keywords: Unpack[TraceKeywords],
     ) -> None:
-        check_keywords("TraceTrainer", channels, keywords_of(TraceTrainer.__init__, ChannelSettings))
-        settings = replace(settings or ChannelSettings(), **channels)
+        known = [*keywords_of(TraceTrainer.__init__), *TraceKeywords.__annotations__]
+        check_keywords("TraceTrainer", keywords, known)
+        settings = (settings or ChannelSettings()).updated(**keywords)
+        lm, hints, replay = settings.lm, settings.sdpo, settings.replay
         check_not_empty("train_dataset", train_dataset)
         check_policy(model, processing_class)
-        hints = as_collator_hint(LayeredHints())
-        config = collator or CollatorConfig(hint_generator=hints, train_on_errors=False, max_windows=8)
+        config = collator or CollatorConfig(
+            hint_generator=as_collator_hint(LayeredHints()), train_on_errors=lm.train_on_errors, max_windows=8
+        )
         self.collator = ComposerDataCollator(tokenizer=processing_class, config=config)
         rows = rendered_traces(train_dataset, self.collator)
-        if lm_weight == 0:
+        if lm.weight == 0:
             rows = [row for row in rows if row.sites]
             if not rows:
                 raise ValueError(
@@ -113,18 +116,17 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         )
         # Each channel has its own normaliser: what Trainer counts as items of a batch is none of them.
         self.model_accepts_loss_kwargs = False
-        self.lm_weight = lm_weight
-        self._replay_batch_size = replay_batch_size or max(1, args.per_device_train_batch_size // 2)
+        self._replay_batch_size = replay.batch_size or max(1, args.per_device_train_batch_size // 2)
         given = [*given_pairs(replay_dataset), *(pair for one in train_dataset for pair in one.get("dpo_pairs") or ())]
         pairs = None
-        if settings.beta_replay > 0 and given:
+        if replay.beta > 0 and given:
             pairs = replay_pairs(
                 self.model,
                 processing_class,
                 given,
                 accelerator=self.accelerator,
-                max_length=replay_max_length,
-                needs_reference=settings.dpo_variant == "dpo",
+                max_length=replay.max_length,
+                needs_reference=replay.needs_reference,
                 cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
                 batch_size=self._replay_batch_size,
                 seed=self.args.seed,
@@ -133,7 +135,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
             self.model,
             settings,
             pairs=pairs,
-            channels={"lm": lm_weight, "sdpo": settings.alpha_sdpo, "replay": settings.beta_replay},
+            channels={"lm": lm.weight, "sdpo": hints.alpha, "replay": replay.beta},
             reduce=lambda sums: self.accelerator.reduce(sums, reduction="sum"),
             processes=self.accelerator.num_processes,
         )
@@ -174,9 +176,9 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         accumulation: int = self.current_gradient_accumulation_steps
         processes: int = self.accelerator.num_processes
         parts: dict[str, torch.Tensor | None] = {}
-        if lm is not None and self.lm_weight > 0:
+        if lm is not None and settings.lm.weight > 0:
             loss = lm.loss * (lm.active_tokens * processes / self._tokens["lm"])
-            parts["lm"] = self.lm_weight * loss
+            parts["lm"] = settings.lm.weight * loss
             log.add("lm", "loss", loss / processes)
             log.add("lm", "active_tokens", lm.active_tokens)
             log.add("lm", "active_rows", inputs["input_ids"].shape[0])
@@ -185,12 +187,12 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
             judged = JudgedHints(inputs[_KEPT], HiddenStates(inputs[_TEACHER_STATES], self._teacher_head))
             weight = processes / max(self._tokens["sdpo"], 1.0)
             hint = self.channels.hint_loss(student, inputs, judged, token_weight=weight, channel="sdpo")
-            parts["sdpo"] = None if hint is None else settings.alpha_sdpo * hint
-        elif settings.alpha_sdpo > 0:
+            parts["sdpo"] = None if hint is None else settings.sdpo.alpha * hint
+        elif settings.sdpo.alpha > 0:
             log.explain("sdpo", {"no_error_site": 1})
         if self.channels.pairs is not None:
             batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
-            parts["replay"] = settings.beta_replay * self.channels.replay_loss(model, batch, share=1.0 / accumulation)
+            parts["replay"] = settings.replay.beta * self.channels.replay_loss(model, batch, share=1.0 / accumulation)
         if self.channels.is_share_step(self.state.global_step, self.accelerator.sync_gradients):
             for channel, part in gradient_shares(parts, self.model.parameters()).items():
                 self._step_metrics.setdefault(f"channels/{channel}/gradient_share", []).append(part)
@@ -204,7 +206,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
             return self.compute_loss(model, self._prepare_inputs(inputs)).detach(), None, None
 
     def _judged(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        if self.channels.settings.alpha_sdpo == 0 or "ctx_teacher_input_ids" not in batch:
+        if self.channels.settings.sdpo.alpha == 0 or "ctx_teacher_input_ids" not in batch:
             return batch
         with self.accelerator.autocast():
             judged = self.channels.judge(batch, site_numbers(batch), channel="sdpo")
@@ -219,7 +221,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         return dict(zip(("lm", "sdpo"), counts.tolist(), strict=True))
 
     def end_step(self) -> None:
-        """After an optimiser step: teacher, TAID, metrics and the watch over silent channels."""
+        """Update teacher, TAID and metrics after an optimiser step, and warn when a channel is inactive."""
         for name, value in self.channels.end_step(self.state.global_step, self.accelerator.device).items():
             self._step_metrics.setdefault(name, []).append(value)
 
@@ -233,7 +235,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         super().log(logs, start_time)
 
     def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Means that are not logged yet, and which rows are learnt from."""
+        """Means that are not logged yet, and a digest of the rows that are trained on."""
         return {}, {"metrics": self._step_metrics, "rows": self._rows_digest}
 
     def load_own_state(self, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> None:

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import tomllib
 import yaml
+from run.training_material import model_folder, trace_folder
 from teacher_replay.loopback_teacher import LoopbackTeachers
-from trainer.run.training_material import model_folder, trace_folder
 
 from composer_replication import examples
 from composer_replication.cli import app as cli
 from composer_replication.config import load_config
 from composer_replication.examples import EXAMPLES, header
+from composer_replication.run.environment import load_object
 from composer_replication.traces import ToolCall
-from composer_replication.trainer.run.named_objects import load_object
 
 FOLDER = Path(examples.__file__).parent
 TINY = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from trainer.run.training_material import json_lines, logs_config, model_folder, pair, rollout_config, trace_folder
+from run.training_material import json_lines, logs_config, model_folder, pair, rollout_config, trace_folder
 
 from composer_replication.cli import app as cli
 from composer_replication.config import load_config
@@ -102,7 +102,7 @@ def test_a_dry_run_with_an_environment(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "--schema")
     assert (code, err) == (0, "")
-    assert "SdpoSection" in json.loads(out)["$defs"]
+    assert "HintDistillation" in json.loads(out)["$defs"]
 
 
 def test_a_run_and_the_run_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,7 @@ def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "expected", "message"),
     [
         ([], 2, "CONFIG is missing"),
-        (["nowhere.yaml"], 2, "nowhere.yaml: there is no such configuration"),
+        (["nowhere.yaml"], 2, "nowhere.yaml: there is no such file"),
         (["FILE", "--set", "training.steps"], 2, "--set training.steps: it must look like"),
         (
             ["FILE", "--set", "channels.replay.beta=0.1", "--set", "data.pairs=[]"],
@@ -264,7 +264,7 @@ def test_environments_that_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if "length" not in setting:  # positions are the model's
-        monkeypatch.setattr("composer_replication.trainer.run.training_run.load_model", _no_weights)
+        monkeypatch.setattr("composer_replication.run.launch.load_model", _no_weights)
     monkeypatch.setattr(import_module("trl.import_utils"), "is_vllm_available", lambda: False)
     config = rollout_config(tmp_path)
     json_lines(tmp_path / "prompts.jsonl", {"prompt": "Open door 1.", "door": 1})
@@ -300,7 +300,7 @@ def test_trackers_that_cannot_be_used(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("composer_replication.trainer.run.training_run.load_model", _no_weights)
+    monkeypatch.setattr("composer_replication.run.launch.load_model", _no_weights)
     monkeypatch.setattr("transformers.integrations.integration_utils.is_wandb_available", lambda: False)
     file = written(tmp_path, config(tmp_path))
     code, _, err = run(capsys, file, "--set", f"training.report_to={tracker}", *(["--dry-run"] if dry else []))

@@ -19,7 +19,8 @@ from trl.trainer.distillation_trainer import _chunked_divergence_loss
 from trl.trainer.utils import selective_log_softmax
 
 from composer_replication._tiny import tiny_model
-from composer_replication.channels import preference_logprobs, replay_channel
+from composer_replication.channels.preference import Preference
+from composer_replication.channels.scoring import preference_logprobs
 from composer_replication.distillation import (
     GeneralizedJSD,
     LogitHead,
@@ -156,7 +157,7 @@ def test_dpo_against_a_real_dpo_trainer(tmp_path: Path, qwen_tokenizer: Any, qwe
     with torch.no_grad():
         references = preference_logprobs(fresh_reference, batch)[0]
     batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"] = references.chunk(2)
-    ours = replay_channel(policy, batch, dpo_beta=0.3)
+    ours = Preference(dpo_beta=0.3).loss(policy, batch)
     torch.testing.assert_close(ours.loss, their_loss)
     assert ours.active_tokens == int(theirs["completion_mask"].sum())
     for mine, other in zip(torch.autograd.grad(ours.loss, list(policy.parameters())), their_gradients, strict=True):

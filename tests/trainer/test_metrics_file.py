@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from composer_replication.trainer.metrics_file import MetricsFile
+from composer_replication.trainer.channel_log import MetricsFile
 
 
 def _state(step: int) -> Any:

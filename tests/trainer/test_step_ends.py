@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from composer_replication.trainer.step_ends import StepEnds
+from composer_replication.trainer.channel_engine import StepEnds
 
 
 def test_a_checkpoint_beyond_the_last_step_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

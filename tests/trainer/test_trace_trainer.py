@@ -14,11 +14,11 @@ from transformers import TrainingArguments
 
 from composer_replication._tiny.tool_house import CUSTOMS, ToolHouse, house_tasks, house_tools, tool_call, tool_result
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.channels.settings import ChannelSettings
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.traces import TraceExample
 from composer_replication.trainer.channel_log import InactiveChannelWarning
 from composer_replication.trainer.data_collator import CollatorConfig
-from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.trace_trainer import TraceTrainer
 
 
@@ -161,7 +161,7 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
 
 def test_channel_settings_are_keywords_too(tmp_path: Path) -> None:
     run = _trainer(tmp_path, settings=ChannelSettings(beta_replay=0.3), alpha_sdpo=0.7)
-    assert (run.channels.settings.alpha_sdpo, run.channels.settings.beta_replay) == (0.7, 0.3)
+    assert (run.channels.settings.sdpo.alpha, run.channels.settings.replay.beta) == (0.7, 0.3)
     with pytest.raises(TypeError, match="TraceTrainer has no argument 'alpha_sdp': did you mean 'alpha_sdpo'"):
         _trainer(tmp_path, alpha_sdp=0.7)
 

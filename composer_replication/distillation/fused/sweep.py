@@ -3,19 +3,34 @@
 Each chunk of rows is projected to logits once; while they are there, the loss is evaluated, its gradient replaces the
 logits in the buffer, and two matrix products carry it to the hidden states and to the head.
 
+Two sizes matter. A *chunk* is what a matrix product fills: long enough to use the head's weight well each time it is
+read from memory, short enough that its logits stay small. A *block* is what the elementwise formula and its gradient
+work on: on a CPU it stays in the cache, where a dozen passes cost little more than one from memory; on an accelerator
+kernel launches cost more than memory traffic, so a block is the whole chunk.
+
+Matrix products between half-precision operands go into float32 buffers without rounding in between: rounding each
+chunk's product to bfloat16 before summing would bias the accumulated gradients.
+
 Shapes: N positions, H hidden size, V vocabulary, C rows of a chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
-from composer_replication.distillation.fused.chunks import block_rows, chunk_rows, slices
 from composer_replication.distillation.fused.head import LogitHead
-from composer_replication.distillation.fused.products import accumulate_product, project_into
+
+# Chosen with benchmarks/divergence.py at a vocabulary of 151,936. A chunk of 128 rows (78 MB of float32 logits) gives
+# up some of the matrix products' speed; longer ones win little of it back and cost memory in proportion. A block of 6
+# rows is as fast as any on an idle machine; shorter ones suffer when another process takes a core, because every
+# operator ends with the threads waiting for each other.
+CHUNK_ELEMENTS = 20_000_000
+CPU_BLOCK_ELEMENTS = 2**20
+_WIDENED_SLICE = 16384
 
 # (student logits, teacher logits or None, which of the N rows these are) -> the rows' losses. Differentiable in the
 # student logits; every row's loss must depend on that row alone.
@@ -141,3 +156,67 @@ def _carry(
         accumulate_product(gradients.weight, grad_logits_CV.t(), hidden_CH, fresh=chunk.start == 0)
     if gradients.bias is not None:
         gradients.bias.add_(grad_logits_CV.sum(0))
+
+
+def chunk_rows(positions: int, vocabulary: int) -> int:
+    """Rows in a chunk: as many as the element budget holds, then evened out so that no chunk is a remnant."""
+    at_most = max(1, CHUNK_ELEMENTS // vocabulary)
+    return math.ceil(positions / math.ceil(positions / at_most))
+
+
+def block_rows(chunk: int, vocabulary: int, device: torch.device) -> int:
+    """Rows in a block of a chunk."""
+    if device.type != "cpu":
+        return chunk
+    return min(chunk, max(1, CPU_BLOCK_ELEMENTS // vocabulary))
+
+
+def slices(total: int, length: int) -> Iterator[slice]:
+    """Cut `range(total)` into slices of at most `length`."""
+    for start in range(0, total, length):
+        yield slice(start, min(start + length, total))
+
+
+def project_into(
+    out_CV: torch.Tensor, hidden_CH: torch.Tensor, weight_VH: torch.Tensor | None, bias_V: torch.Tensor | None
+) -> None:
+    """Write `hidden @ weight.T + bias` into a buffer of at least float32."""
+    if weight_VH is None:
+        out_CV.copy_(hidden_CH)
+        return
+    accumulate_product(out_CV, hidden_CH, weight_VH.t(), fresh=True)
+    if bias_V is not None:
+        out_CV.add_(bias_V)
+
+
+def accumulate_product(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, fresh: bool) -> None:
+    """`out = left @ right` if `fresh`, else `out += left @ right`."""
+    if left.dtype == right.dtype == out.dtype:
+        if fresh:
+            torch.mm(left, right, out=out)
+        else:
+            out.addmm_(left, right)
+    elif out.is_cuda:
+        # Tensor cores with a float32 result. Written from the documentation; there was no GPU to try it on.
+        left = left.to(right.dtype)
+        if fresh:
+            torch.mm(left, right, out_dtype=out.dtype, out=out)
+        else:
+            torch.addmm(out, left, right, out_dtype=out.dtype, out=out)
+    else:
+        _accumulate_widened(out, left.to(out.dtype), right, fresh)
+
+
+def _accumulate_widened(out: torch.Tensor, left: torch.Tensor, right: torch.Tensor, fresh: bool) -> None:
+    # Widen a slice of the long dimension at a time: a float32 copy of the whole head would double its memory.
+    inner, columns = right.shape
+    if fresh:
+        out.zero_()
+    if columns > inner:
+        for start in range(0, columns, _WIDENED_SLICE):
+            part = slice(start, start + _WIDENED_SLICE)
+            out[:, part].addmm_(left, right[:, part].to(out.dtype))
+    else:
+        for start in range(0, inner, _WIDENED_SLICE):
+            part = slice(start, start + _WIDENED_SLICE)
+            out.addmm_(left[:, part], right[part].to(out.dtype))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from composer_replication.channels.hint_distillation import HintGenerator
 from composer_replication.hint_generator import is_students_mistake
-from composer_replication.trainer.choices import HintGenerator
 from composer_replication.trainer.rollouts.errors import is_cut_off, looks_like_call, tool_failures
 from composer_replication.trainer.rollouts.feedback import Remark, remarks
 from composer_replication.trainer.rollouts.hint_sites import HintOrigin

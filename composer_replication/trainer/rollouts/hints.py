@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, TypeVar, get_args
 
 from composer_replication._arguments import check_choice, check_count
-from composer_replication.trainer.choices import HintGenerator, HintSourceKind, SDPOTarget
+from composer_replication.channels.hint_distillation import HintGenerator, HintSourceKind, SDPOTarget
 from composer_replication.trainer.rollouts.failed_turns import failed_turns
 from composer_replication.trainer.rollouts.hint_sites import HintSite, SitePlacer
 from composer_replication.trainer.rollouts.rollout import GenerationHeaders, Rollout, sampled_turns

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from jinja2.exceptions import TemplateError
 
+from composer_replication.channels.hint_distillation import HintGenerator, SDPOTarget
 from composer_replication.hint_generator import is_students_mistake
 from composer_replication.rendering import (
     AssistantTurn,
@@ -18,7 +19,6 @@ from composer_replication.rendering import (
     render_conversation,
 )
 from composer_replication.traces import Turn
-from composer_replication.trainer.choices import HintGenerator, SDPOTarget
 from composer_replication.trainer.traces.conversations import Conversation
 
 

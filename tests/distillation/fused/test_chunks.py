@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.distillation.fused.chunks import (
+from composer_replication.distillation.fused.sweep import (
     CHUNK_ELEMENTS,
     CPU_BLOCK_ELEMENTS,
     block_rows,

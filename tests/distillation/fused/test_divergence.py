@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.distillation import TAID, EntropyAwareOPD, GeneralizedJSD, LogitHead, fused_divergence
-from composer_replication.distillation.fused import chunks
+from composer_replication.distillation.fused import sweep as chunks
 
 CRITERIA = [
     *(GeneralizedJSD(beta=beta) for beta in (0.0, 0.1, 0.5, 0.9, 1.0)),

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from composer_replication.distillation import LogitHead, fused_cross_entropy, fused_token_logprobs
-from composer_replication.distillation.fused import chunks
+from composer_replication.distillation.fused import sweep as chunks
 
 POSITIONS, HIDDEN, VOCABULARY = 7, 5, 13
 

@@ -1,0 +1,205 @@
+"""Channel 2, hint self-distillation: where a turn went wrong, the model with a hint teaches the model without it.
+
+Shapes: P index pairs, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from composer_replication.channels.fields import (
+    LOSS_SUMS,
+    Count,
+    Flag,
+    Fraction,
+    Keyword,
+    Number,
+    OnlyWith,
+    Positive,
+    PositiveFraction,
+    Settings,
+    Weight,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from composer_replication.causal_lm import HiddenStates
+    from composer_replication.channels.scoring import Batch, ChannelLoss, HintedStates
+    from composer_replication.distillation.fused.losses import Divergence
+
+SDPOWrapper = Literal["none", "taid", "entropy_opd"]
+TeacherKind = Literal["ema", "frozen", "live", "trust_region"]
+HintSourceKind = Literal["error", "sibling", "both"]
+HintRole = Literal["system", "developer", "user"]
+SDPOTarget = Literal["erring_turn", "recovery_turn"]
+Routing = Literal["none", "srpo"]
+Mix = Annotated[float, Field(gt=0, lt=1, strict=True)]
+
+HintGenerator = Callable[[str, Mapping[str, Any] | None], str | None]
+"""From an error's kind and its `error_meta` to a hint, or None; `as_collator_hint` makes one."""
+
+
+@dataclass(frozen=True)
+class TaidSchedule(Settings):
+    """The TAID schedule: the teacher's share grows from t_start to t_end as the student keeps up."""
+
+    t_start: Annotated[Fraction, Keyword("taid_t_start")] = 0.4
+    """TAID: the teacher's share at the start."""
+    t_end: Annotated[Fraction, Keyword("taid_t_end")] = 1.0
+    """TAID: the teacher's share at the end."""
+    alpha: Annotated[Fraction, Keyword("taid_alpha")] = 5e-4
+    """TAID: the size of the adaptive step."""
+    beta: Annotated[Fraction, Keyword("taid_beta")] = 0.99
+    """TAID: the momentum of the adaptive step."""
+
+
+@dataclass(frozen=True)
+class HintGate(Settings):
+    """Rules for hints that are left out, and counted."""
+
+    min_gap: Weight = 0.01
+    """Leave out a hint that changes a token's log-probability by less than this on average, in nats."""
+    drop_conflicts: Flag = True
+    """Leave out a hint that makes the tokens of a rewarded turn (advantage above 0) less likely: channel 1 is raising
+    the same tokens."""
+
+
+@dataclass(frozen=True)
+class HintDistillation(Settings):
+    """Channel 2: at the turns that went wrong, the model with a hint teaches the model without it."""
+
+    alpha: Annotated[Weight, Keyword("alpha_sdpo")] = 0.1
+    """Weight of channel 2, hint self-distillation; 0 turns it off. In a configuration without traces and without an
+    environment, it is 0."""
+    jsd_beta: Annotated[Fraction, Keyword("sdpo_jsd_beta")] = 0.5
+    """The divergence: 0 is KL(teacher || student), 1 is KL(student || teacher), between them the generalised JSD."""
+    temperature: Annotated[Positive, Keyword("sdpo_temperature")] = 1.0
+    """Divides the logits of student and teacher."""
+    token_clip: Annotated[Positive | None, Keyword("sdpo_token_clip")] = None
+    """Upper bound of the divergence of one token; null: none."""
+    wrapper: Annotated[SDPOWrapper, Keyword("sdpo_wrapper")] = "none"
+    """none: the divergence itself; taid: a target that moves from student to teacher; entropy_opd: forward and reverse
+    KL weighted by the teacher's entropy."""
+    taid: Annotated[TaidSchedule, OnlyWith("wrapper", "taid")] = TaidSchedule()
+    """Settings of the wrapper taid."""
+    entropy_opd_h_max: Annotated[Positive | None, OnlyWith("wrapper", "entropy_opd"), Keyword("entropy_opd_h_max")] = (
+        None
+    )
+    """The wrapper entropy_opd: the entropy at which it is all forward KL; null: log of the vocabulary."""
+    teacher: Annotated[TeacherKind, Keyword("sdpo_teacher")] = "ema"
+    """The weights that see the hint: a moving average, the initial ones, the student's own (known to collapse), or a
+    blend of initial and current logits."""
+    ema_rate: Annotated[PositiveFraction, OnlyWith("teacher", "ema"), Keyword("ema_rate")] = 0.05
+    """The teacher ema: how far it moves to the student after each optimiser step."""
+    trust_region_mix: Annotated[Mix, OnlyWith("teacher", "trust_region"), Keyword("trust_region_mix")] = 0.05
+    """The teacher trust_region: the student's share of the logits. 0 would be the teacher frozen, 1 the teacher
+    live."""
+    hint_source: Annotated[HintSourceKind, Keyword("hint_source", only="rollouts")] = "error"
+    """error: hints at failing turns; sibling: a failed rollout sees a successful one of its group; both: both, at a
+    failing turn."""
+    hint_role: Annotated[HintRole, Keyword("hint_role", only="rollouts")] = "system"
+    """Role of the hint's message. A chat template that refuses it there gets user."""
+    target: Annotated[SDPOTarget, Keyword("sdpo_target", only="rollouts")] = "erring_turn"
+    """The turn that is trained: the one that went wrong, or the one after it."""
+    gate: Annotated[HintGate | None, Keyword("hint_gate")] = HintGate()
+    """Rules for hints that are left out; null keeps all hints."""
+    routing: Annotated[Routing, Keyword("routing", only="rollouts")] = "none"
+    """srpo: failed rollouts that have a hint are trained by channel 2 only."""
+    success_threshold: Annotated[Number | None, Keyword("success_threshold", only="rollouts")] = None
+    """The reward from which a rollout counts as a success; null: above the mean of its group."""
+    trace_batch_size: Annotated[Count, Keyword("trace_batch_size", only="rollouts")] = 1
+    """With an environment and traces: traces in each micro-batch of rollouts."""
+
+    sums: ClassVar[tuple[str, ...]] = (
+        *LOSS_SUMS,
+        *("sites", "measured", "gap", "signed_gap", "too_small", "conflicting"),
+    )
+
+    def divergence(self, taid_t: float | None = None) -> Divergence:
+        """The loss per position, as a function of student and teacher logits.
+
+        Raises:
+            ValueError: the wrapper is taid, and `taid_t` (TAID's coefficient in [0, 1]) is missing or out of range.
+        """
+        from composer_replication.distillation.entropy_aware_opd import EntropyAwareOPD
+        from composer_replication.distillation.taid import TAID
+        from composer_replication.opsd import GeneralizedJSD
+
+        if self.wrapper == "none":
+            return GeneralizedJSD(beta=self.jsd_beta, temperature=self.temperature, token_clip=self.token_clip)
+        if self.wrapper == "entropy_opd":
+            return EntropyAwareOPD(h_max=self.entropy_opd_h_max, temperature=self.temperature)
+        if taid_t is None:
+            raise ValueError("sdpo_wrapper='taid' needs taid_t in [0, 1], got None: drive it from TAIDScheduler.t")
+        return TAID(taid_t)
+
+    def summary(self) -> str:
+        """The settings that define the loss, for a model card."""
+        return f"teacher {self.teacher}, JSD beta {self.jsd_beta:g}, wrapper {self.wrapper}"
+
+
+class HintKeywords(TypedDict, total=False):
+    """The keywords of `HintDistillation` that all trainers take, for type checkers and editors."""
+
+    alpha_sdpo: float
+    sdpo_jsd_beta: float
+    sdpo_temperature: float
+    sdpo_token_clip: float | None
+    sdpo_wrapper: SDPOWrapper
+    taid_t_start: float
+    taid_t_end: float
+    taid_alpha: float
+    taid_beta: float
+    entropy_opd_h_max: float | None
+    sdpo_teacher: TeacherKind
+    ema_rate: float
+    trust_region_mix: float
+    hint_gate: HintGate | None
+
+
+class RolloutHintKeywords(HintKeywords, total=False):
+    """The keywords of `HintDistillation` for training on rollouts."""
+
+    hint_source: HintSourceKind
+    hint_role: HintRole
+    sdpo_target: SDPOTarget
+    routing: Routing
+    success_threshold: float | None
+    trace_batch_size: int
+
+
+def sdpo_channel(
+    student: HiddenStates, teacher: nn.Module | HintedStates, inputs: Batch, divergence: Divergence
+) -> ChannelLoss:
+    """Channel 2: pull the student's predictions toward those made with the hint in context, at the paired tokens.
+
+    `teacher` is a model, or whatever else gives hidden states for hinted contexts.
+    """
+    from torch import nn
+
+    from composer_replication.channels.scoring import hinted_states, sdpo_pairs
+
+    student_P2, teacher_P2 = sdpo_pairs(inputs)
+    score = partial(hinted_states, teacher) if isinstance(teacher, nn.Module) else teacher
+    return hint_divergence(student, student_P2, score(inputs, teacher_P2), divergence)
+
+
+def hint_divergence(
+    student: HiddenStates, student_P2: torch.Tensor, hinted: HiddenStates, divergence: Divergence
+) -> ChannelLoss:
+    """The mean divergence at (P, 2) tokens of the student's from what a teacher's (P, H) states predict there."""
+    from composer_replication.channels.scoring import ChannelLoss
+    from composer_replication.distillation.fused.losses import fused_divergence
+
+    result = fused_divergence(
+        divergence, student.predicting(student_P2), hinted.hidden, student.head, teacher_head=hinted.head
+    )
+    return ChannelLoss(result.loss, student_P2.shape[0])

@@ -1,0 +1,147 @@
+"""The data that a configuration names, read and counted: traces, preference pairs, prompts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from composer_replication.hint_generator import LayeredHints, as_collator_hint, is_students_mistake
+from composer_replication.ingestion.store import load_traces
+from composer_replication.run.configuration import Config
+from composer_replication.run.sections import DataSection
+from composer_replication.teacher_replay.compact_pairs import json_lines
+from composer_replication.teacher_replay.pair_files import parquet_rows, training_pairs
+from composer_replication.traces import Message, Trace, TraceExample
+
+_NO_PAIRS = "set data.pairs to null to train without channel 3"
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run learns from. `counts` says how much there is of what."""
+
+    traces: list[TraceExample]
+    pairs: list[Any]
+    prompts: list[dict[str, Any]]
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+def load_training_data(settings: DataSection) -> TrainingData:
+    """Read what the settings name.
+
+    Raises:
+        ValueError: a file or folder is missing, empty, or holds something else; the message names the setting.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    traces: list[TraceExample] = []
+    pairs: list[Any] = []
+    prompts: list[dict[str, Any]] = []
+    if settings.traces is not None:
+        counted: Counter[str] = Counter()
+        traces = [_counted(trace, counted) for trace in islice(_traces(settings.traces), settings.max_traces)]
+        if not counted["assistant_turns"]:
+            raise ValueError(f"data.traces: {settings.traces} holds no turn of an assistant: there is nothing to learn")
+        counts["traces"] = {"traces": len(traces), **counted}
+    if settings.pairs:
+        pairs = list(islice(_pairs(settings.pairs), settings.max_pairs))
+        if not pairs:
+            raise ValueError(f"data.pairs: {', '.join(map(str, settings.pairs))}: there is no pair in it; {_NO_PAIRS}")
+        counts["pairs"] = {"pairs": len(pairs)}
+    if settings.prompts is not None:
+        prompts = list(islice(_prompts(settings.prompts), settings.max_prompts))
+        if not prompts:
+            raise ValueError(f"data.prompts: {settings.prompts} holds no prompt")
+        counts["prompts"] = {"prompts": len(prompts)}
+    return TrainingData(traces, pairs, prompts, counts)
+
+
+def described(data: TrainingData, config: Config) -> dict[str, str]:
+    """What a model card says of the data: names without their paths, and counts."""
+    given = config.data
+    sources = {"traces": [given.traces], "pairs": given.pairs, "prompts": [given.prompts]}
+    words = {}
+    for source, counts in data.counts.items():
+        names = ", ".join(f"`{path.resolve().name}`" for path in sources[source] if path is not None)
+        words[source] = f"{names}: " + ", ".join(
+            f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()
+        )
+    environment = config.environment
+    if environment is not None and environment.class_ is not None:
+        words["environment"] = f"`{Path(environment.class_).name}`"
+    if environment is not None and environment.rewards:
+        words["rewards"] = ", ".join(f"`{Path(one.function).name}` × {one.weight:g}" for one in environment.rewards)
+    return words
+
+
+def makes_tool_calls(data: TrainingData) -> bool:
+    """Whether a trace holds a tool call, which the chat template then has to render."""
+    return any(turn.get("tool_calls") for trace in data.traces for turn in trace["turns"])
+
+
+def _traces(folder: Path) -> Iterator[Trace]:
+    try:
+        yield from load_traces(folder)
+    except FileNotFoundError as error:
+        raise ValueError(f"data.traces: {error}") from None
+
+
+def _counted(trace: Trace, counts: Counter[str]) -> TraceExample:
+    hint = as_collator_hint(LayeredHints())
+    for turn in trace.turns:
+        counts["assistant_turns"] += turn.role == "assistant" and not turn.repeats
+        if turn.outcome:
+            counts["outcomes"] += 1
+            counts["outcomes_charged"] += bool(turn.charged_to)
+        if turn.tool_error is None:
+            continue
+        meta = turn.error_meta or {}
+        counts["error_turns"] += 1
+        if meta.get("students_mistake") is False or not is_students_mistake(turn.tool_error):
+            counts["not_the_students_mistake"] += 1
+        elif hint(turn.tool_error, meta):
+            counts["error_turns_with_hint"] += 1
+        else:
+            counts["error_turns_without_hint"] += 1
+    return trace.example()
+
+
+def _pairs(files: Iterable[Path]) -> Iterator[Any]:
+    for file in files:
+        if file.suffix in (".jsonl", ".parquet") and not file.exists():
+            raise ValueError(
+                f"data.pairs: {file}: there is no such file; make it with `composer-replication pairs`, or {_NO_PAIRS}"
+            )
+        try:
+            yield from training_pairs(file)
+        except (ValueError, OSError) as error:
+            raise ValueError(f"data.pairs: {error}") from None
+
+
+def _prompts(file: Path) -> Iterator[dict[str, Any]]:
+    if not file.is_file():
+        raise ValueError(f"data.prompts: {file}: there is no such file")
+    rows = json_lines(file) if file.suffix == ".jsonl" else parquet_rows(file)
+    try:
+        for number, row in rows:
+            if "prompt" not in row:
+                columns = ", ".join(row) or "no columns"
+                raise ValueError(f"{file}, row {number}: `prompt` is missing (there are {columns})")
+            yield {**row, "prompt": _prompt_messages(row["prompt"], f"{file}, row {number}")}
+    except ValueError as error:
+        raise ValueError(f"data.prompts: {error}") from None
+
+
+def _prompt_messages(prompt: Any, place: str) -> list[Message]:
+    """A prompt as chat messages; a text is what the user says."""
+    if isinstance(prompt, str) and prompt.strip():
+        return [{"role": "user", "content": prompt}]
+    messages = [json.loads(one) if isinstance(one, str) else one for one in prompt] if isinstance(prompt, list) else []
+    if not messages or not all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in messages):
+        raise ValueError(f"{place}: `prompt` is neither a text nor chat messages")
+    # Parquet gives every message every key that any of them has.
+    return [{key: value for key, value in one.items() if value is not None} for one in messages]
