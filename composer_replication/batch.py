@@ -16,14 +16,9 @@ import torch
 from composer_replication._arguments import check_choice
 from composer_replication.causal_lm import evaluating
 from composer_replication.channels import preference_logprobs
-from composer_replication.rendering import (
-    Message,
-    accepted_hint_role,
-    render_conversation,
-    renders_tool_calls,
-    splice_hint,
-)
-from composer_replication.traces import parse_action
+from composer_replication.chat_templates import renders_tool_calls
+from composer_replication.rendering import Splice, hint_message, hinted_rows, padded, render_conversation, stacked
+from composer_replication.traces import Message, parse_action
 
 VARIANTS = ("factorial", "binary_search")
 
@@ -120,36 +115,29 @@ def build_batch(
         erring = erring._replace(better_action=_as_text([erring.better_action])[0])
 
     rows = [render_conversation(tokenizer, messages, tools=tools) for messages in (erring.messages, clean)]
+    ids = [row.ids for row in rows]
     turn = next(turn for turn in rows[0].turns if turn.message == erring.erring_message)
-    hinted = splice_hint(
-        tokenizer,
-        erring.messages,
-        rows[0],
-        turn,
-        erring.hint,
-        role=accepted_hint_role(tokenizer, erring.messages[: turn.message], tools=tools),
-        tools=tools,
-    )
-    student_width = max(len(row.ids) for row in rows)
-    # A row for each of the student's, as the other keys have; the clean trace has no hint and carries no pairs.
-    teacher_rows = [hinted.ids, rows[1].ids]
-    # The hint is shorter than what follows the erring turn, so the teacher's rows are never the longer ones.
-    teacher_width = student_width if align_sdpo_shapes else max(map(len, teacher_rows))
+    before = erring.messages[: erring.erring_message]
+    hint_ids = tuple(hint_message(tokenizer, before, erring.hint, tools=tools).ids)
+    assert turn.header is not None, "rendered turns have headers"
+    # A teacher row for each of the student's; that of the clean trace has no hint and carries no pairs.
+    splices = [Splice(hint_ids, turn.header, ((turn.start, turn.stop),)), Splice((), 0, ((len(ids[1]), len(ids[1])),))]
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-
-    batch = _padded("", [row.ids for row in rows], student_width, pad)
-    batch["response_mask"] = _filled([row.response_mask() for row in rows], student_width, 0)
-    batch |= _padded("ctx_teacher_", teacher_rows, teacher_width, pad)
-    columns = torch.arange(turn.start, turn.stop)
-    batch["sdpo_student_index"] = torch.stack([torch.zeros_like(columns), columns], dim=1)
-    batch["sdpo_teacher_index"] = batch["sdpo_student_index"] + torch.tensor([0, hinted.shift])
+    batch = padded("", ids, pad)
+    batch["response_mask"] = stacked([row.response_mask() for row in rows], 0)
+    batch |= hinted_rows(ids, [[splice] for splice in splices], pad_token_id=pad)
+    if align_sdpo_shapes:
+        # The hint is shorter than what follows the erring turn, so the teacher's rows are never the longer ones.
+        missing = batch["input_ids"].shape[1] - batch["ctx_teacher_input_ids"].shape[1]
+        for name, filler in (("ctx_teacher_input_ids", pad), ("ctx_teacher_attention_mask", 0)):
+            batch[name] = torch.nn.functional.pad(batch[name], (0, missing), value=filler)
     batch["sdpo_loss_mask"] = torch.zeros_like(batch["ctx_teacher_input_ids"])
-    batch["sdpo_loss_mask"][0, columns + hinted.shift] = 1
+    batch["sdpo_loss_mask"][tuple(batch["sdpo_teacher_index"].T)] = 1
     if model is not None:
-        for side, action in (("chosen", erring.better_action), ("rejected", erring.messages[turn.message])):
-            response = render_conversation(tokenizer, [*erring.messages[: turn.message], action], tools=tools)
+        for side, action in (("chosen", erring.better_action), ("rejected", erring.messages[erring.erring_message])):
+            response = render_conversation(tokenizer, [*before, action], tools=tools)
             last = response.turns[-1]
-            batch |= _padded(f"dpo_{side}_", [response.ids], len(response.ids), pad)
+            batch |= padded(f"dpo_{side}_", [response.ids], pad)
             batch[f"dpo_{side}_response_mask"] = torch.zeros(1, len(response.ids), dtype=torch.long)
             batch[f"dpo_{side}_response_mask"][0, last.start : last.stop] = 1
     batch = {name: tensor.to(device) for name, tensor in batch.items()}
@@ -264,14 +252,3 @@ def _as_text(messages: Sequence[Message]) -> list[Message]:
         else:
             plain.append(message)
     return plain
-
-
-def _padded(prefix: str, rows: Sequence[Sequence[int]], width: int, pad: int) -> dict[str, torch.Tensor]:
-    return {
-        f"{prefix}input_ids": _filled(rows, width, pad),
-        f"{prefix}attention_mask": _filled([[1] * len(row) for row in rows], width, 0),
-    }
-
-
-def _filled(rows: Sequence[Sequence[int]], width: int, filler: int) -> torch.Tensor:
-    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])

@@ -10,13 +10,8 @@ from typing import Any
 import pytest
 from tokenizers import processors
 
-from composer_replication.rendering import (
-    accepted_hint_role,
-    check_chat_template,
-    hint_message_ids,
-    render_conversation,
-    splice_hint,
-)
+from composer_replication.chat_templates import accepted_hint_role
+from composer_replication.rendering import Splice, check_chat_template, hint_message, render_conversation
 
 CALL = {"type": "function", "function": {"name": "read_file", "arguments": {"path": "a b.py"}}}
 CONVERSATION = [
@@ -72,9 +67,14 @@ def test_mask_covers_exactly_the_turns(tokenizer: Any) -> None:
 def test_hint_is_spliced_before_the_turn_and_nothing_else_changes(tokenizer: Any, role: str, which: int) -> None:
     rendered = render_conversation(tokenizer, CONVERSATION)
     turn = rendered.turns[which]
-    hinted = splice_hint(tokenizer, CONVERSATION, rendered, turn, "Reminder: list the files first.", role=role)
-    assert hinted.ids[: turn.header] == rendered.ids[: turn.header]
-    assert hinted.ids[turn.header + hinted.shift :] == rendered.ids[turn.header : turn.stop]
+    context = CONVERSATION[: turn.message]
+    hint_ids, shown_role = hint_message(tokenizer, context, "Reminder: list the files first.", role=role)
+    assert shown_role == role
+    splice = Splice(tuple(hint_ids), turn.header, ((turn.start, turn.stop),))
+    hinted = splice.hinted(rendered.ids)
+    assert len(hinted) == splice.teacher_length
+    assert hinted[: turn.header] == rendered.ids[: turn.header]
+    assert hinted[turn.header + splice.shift :] == rendered.ids[turn.header : turn.stop]
     # The same ids as if the template had rendered the hinted conversation itself.
     with_hint = [
         *CONVERSATION[: turn.message],
@@ -82,7 +82,7 @@ def test_hint_is_spliced_before_the_turn_and_nothing_else_changes(tokenizer: Any
         CONVERSATION[turn.message],
     ]
     whole = tokenizer.apply_chat_template(with_hint, return_dict=False)
-    assert whole[: len(hinted.ids)] == hinted.ids
+    assert whole[: len(hinted)] == hinted
 
 
 def test_a_template_that_rewrites_the_past_is_refused(qwen_tokenizer: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_template_that_rewrites_the_past_is_refused(qwen_tokenizer: Any) -> No
         render_conversation(forgetful, [{**m, "tool_calls": None} for m in CONVERSATION])
 
 
-def test_an_answer_that_would_melt_into_its_prompt_is_cut_from_it(qwen_tokenizer: Any) -> None:
+def test_an_answer_that_would_merge_with_its_prompt_is_cut_from_it(qwen_tokenizer: Any) -> None:
     talk = [*CONVERSATION, {"role": "user", "content": "Code only."}, {"role": "assistant", "content": "    return 1"}]
     assert len(qwen_tokenizer("\n   ")["input_ids"]) == 1
     rendered = render_conversation(qwen_tokenizer, talk)
@@ -234,7 +234,7 @@ def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer
     messages = CONVERSATION[:2]
     assert accepted_hint_role(picky, messages) == "user"
     assert accepted_hint_role(qwen_tokenizer, messages) == "system"
-    assert picky.decode(hint_message_ids(picky, messages, "Look.", role="user")) == "<|im_start|>userLook.<|im_end|>"
+    assert picky.decode(hint_message(picky, messages, "Look.").ids) == "<|im_start|>userLook.<|im_end|>"
 
 
 def test_a_role_that_the_template_moves_to_the_top_becomes_the_users(qwen_tokenizer: Any) -> None:

@@ -35,7 +35,8 @@ from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import lm_channel
 from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.layers import LayeredHints, as_collator_hint
-from composer_replication.rendering import Message, render_conversation
+from composer_replication.rendering import render_conversation
+from composer_replication.traces import Message
 
 RIGHT_BY_HABIT = 0.25
 """How often a call without a hint takes the argument that the default house wants."""

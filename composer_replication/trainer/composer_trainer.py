@@ -23,6 +23,7 @@ from composer_replication._keywords import check_keywords, keywords_of
 from composer_replication._optional import require
 from composer_replication.causal_lm import keeping_hidden_states, recognise_head, run_causal_lm
 from composer_replication.channels import DPOVariant, summed_logprobs
+from composer_replication.chat_templates import TemplatedTokenizer, tool_definitions
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.loss import SDPOWrapper
 from composer_replication.trainer.advantages import SequenceKL
@@ -32,16 +33,21 @@ from composer_replication.trainer.choices import HintGenerator, HintSourceKind, 
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.hint_gate import HintGate
 from composer_replication.trainer.metrics_file import MetricsFile
-from composer_replication.trainer.on_policy_hints import SITES, HintOptions, OnPolicyHints
+from composer_replication.trainer.on_policy_hints import (
+    SITES,
+    HintOptions,
+    OnPolicyHints,
+    buffered_tensors,
+    restored_buffer,
+)
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
+from composer_replication.trainer.rendered_traces import TraceBatches
 from composer_replication.trainer.replay.shown_context import ShownContext, check_shown_context
 from composer_replication.trainer.replay.source import given_pairs, replay_pairs
-from composer_replication.trainer.rollouts.buffer import buffered_tensors, restored_buffer
-from composer_replication.trainer.rollouts.reset_text import separating
-from composer_replication.trainer.rollouts.rollout import Rollout, TemplatedTokenizer, tool_definitions
+from composer_replication.trainer.reset_text import separating
+from composer_replication.trainer.rollouts import Rollout
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
-from composer_replication.trainer.traces.batches import TraceBatches
 
 logger = logging.getLogger(__name__)
 
@@ -443,7 +449,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
 
     def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Rollouts that are still to be used, metrics that are not logged yet, and where the traces are."""
-        tensors, rows = buffered_tensors(self._buffered_inputs if self._is_buffer_in_use() else None, SITES)
+        tensors, rows = buffered_tensors(self._buffered_inputs if self._is_buffer_in_use() else None)
         return tensors, {
             "step": self._step,
             "buffer": rows,
@@ -459,7 +465,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         if self._traces is not None and numbers["traces"] is not None:
             self._traces.load_state_dict(numbers["traces"])
         self._step = numbers["step"]
-        self._buffered_inputs = restored_buffer(tensors, numbers["buffer"], SITES, self.accelerator.device)
+        self._buffered_inputs = restored_buffer(tensors, numbers["buffer"], self.accelerator.device)
         for name, values in numbers["metrics"].items():
             self._metrics["train"][name] = list(values)
 

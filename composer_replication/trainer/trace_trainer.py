@@ -29,10 +29,10 @@ from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHin
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.metrics_file import MetricsFile
 from composer_replication.trainer.policy_checks import check_not_empty, check_policy
+from composer_replication.trainer.rendered_traces import check_same_rows, rendered_traces, rows_digest
 from composer_replication.trainer.replay.source import given_pairs, replay_pairs
 from composer_replication.trainer.settings import ChannelSettings
 from composer_replication.trainer.step_ends import StepEnds
-from composer_replication.trainer.traces.rendered import check_same_rows, rendered_traces, rows_digest
 
 # What the teacher said of a batch rides along in it, from where the step's tokens are counted to where the loss is.
 _KEPT = "sdpo_kept"

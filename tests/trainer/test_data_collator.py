@@ -14,8 +14,8 @@ from composer_replication._tiny import tiny_tokenizer
 from composer_replication.channels import preference_logprobs
 from composer_replication.loss import compose_loss
 from composer_replication.rendering import render_conversation
+from composer_replication.trainer.conversations import conversations, trace_turns
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
-from composer_replication.trainer.traces.conversations import conversations, trace_turns
 
 GO = {"role": "user", "content": "Fix the bug 🙂."}
 WRONG = {

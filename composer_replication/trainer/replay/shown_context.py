@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from composer_replication.chat_templates import tool_definitions
 from composer_replication.traces import Message
 from composer_replication.trainer.replay.preference_rows import conversational, has_calls, is_readable, shown_message
-from composer_replication.trainer.rollouts.rollout import tool_definitions
 
 logger = logging.getLogger(__name__)
 

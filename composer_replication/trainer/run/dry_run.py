@@ -7,6 +7,7 @@ from typing import Any
 
 from composer_replication.config import Config
 from composer_replication.trainer.data_collator import ComposerDataCollator
+from composer_replication.trainer.rendered_traces import rendered_traces
 from composer_replication.trainer.replay.preference_rows import PreferenceStats, preference_rows
 from composer_replication.trainer.replay.shown_context import ShownContext, check_shown_context
 from composer_replication.trainer.run.directory import RunDirectory, step_of
@@ -15,7 +16,6 @@ from composer_replication.trainer.run.model_loading import check_lengths, check_
 from composer_replication.trainer.run.trainer_arguments import collator_config
 from composer_replication.trainer.run.training_data import TrainingData
 from composer_replication.trainer.run.training_run import check_installed, checked_inputs, rollout_tokenizer
-from composer_replication.trainer.traces.rendered import rendered_traces
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from composer_replication._optional import EXTRAS, require, require_all
+from composer_replication.chat_templates import TemplatedTokenizer
 from composer_replication.config import Config
 from composer_replication.config.resolving import BUNDLED_MODEL
 from composer_replication.rendering import check_chat_template
 from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.replay.preference_rows import has_calls
-from composer_replication.trainer.rollouts.rollout import TemplatedTokenizer
 from composer_replication.trainer.run.directory import RunDirectory, step_of
 from composer_replication.trainer.run.model_loading import (
     check_lengths,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainer.rollouts.scripted_rollouts import ANSWER, CONTENT, READ, play, says
+from trainer.scripted_rollouts import ANSWER, CONTENT, READ, play, says
 
-from composer_replication.trainer.rollouts.siblings import best_siblings, solution_text
+from composer_replication.trainer.rollout_hints import best_siblings, solution_text
 
 
 def test_the_best_of_the_group_and_the_first_of_equals() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from composer_replication.trainer.rollouts.rollout import Rollout
+from composer_replication.trainer.rollouts import Rollout
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainer.rollouts.scripted_rollouts import (
+from trainer.scripted_rollouts import (
     ANSWER,
     CONTENT,
     NOT_FOUND,
@@ -28,8 +28,9 @@ from trainer.rollouts.scripted_rollouts import (
 
 from composer_replication._tiny import tiny_tokenizer
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
-from composer_replication.trainer.rollouts.hints import HintSite, find_hint_sites
-from composer_replication.trainer.rollouts.rollout import Rollout
+from composer_replication.trainer.rollout_hints import find_hint_sites
+from composer_replication.trainer.rollouts import Rollout
+from composer_replication.trainer.sites import HintSite
 
 ERRING = [OPENED, NOT_FOUND, READ, CONTENT, ANSWER]
 CLEAN = [READ, CONTENT, ANSWER]

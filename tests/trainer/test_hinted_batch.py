@@ -9,16 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainer.rollouts.scripted_rollouts import ANSWER, CONTENT, NOT_FOUND, OPENED, READ, padded, play, says
+from trainer.scripted_rollouts import ANSWER, CONTENT, NOT_FOUND, OPENED, READ, padded, play, says
 
 from composer_replication._tiny import tiny_tokenizer
 from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import at, hinted_states, sdpo_pairs
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
-from composer_replication.trainer.rollouts.hint_sites import HintSite
-from composer_replication.trainer.rollouts.hinted_rows import hinted_batch
-from composer_replication.trainer.rollouts.hints import find_hint_sites
-from composer_replication.trainer.rollouts.rollout import Rollout
+from composer_replication.trainer.rollout_hints import find_hint_sites, hinted_batch
+from composer_replication.trainer.rollouts import Rollout
+from composer_replication.trainer.sites import HintSite
 
 ERRING = [READ, CONTENT, OPENED, NOT_FOUND, ANSWER]
 TWICE = [OPENED, NOT_FOUND, READ, CONTENT, OPENED, NOT_FOUND, says("Nothing.")]

@@ -9,7 +9,7 @@ import pytest
 
 from composer_replication.histories import CLEARED_RESULT, NO_RESULT
 from composer_replication.traces import Source, ToolCall, Trace, Turn
-from composer_replication.trainer.traces.conversations import EARLIER, conversations, trace_turns
+from composer_replication.trainer.conversations import EARLIER, conversations, trace_turns
 
 
 def trace(*turns: Turn) -> Trace:
