@@ -64,13 +64,6 @@ class RenderedConversation:
         return mask
 
 
-class HintMessage(NamedTuple):
-    """The ids of a hint's message, and the role in which the template shows it."""
-
-    ids: list[int]
-    role: str
-
-
 @dataclass(frozen=True)
 class Splice:
     """A hint in a row of ids: `hint_ids` go in at `header`, the loss applies to the tokens in `spans`.
@@ -146,10 +139,9 @@ def render_response(
 
 def hint_message(
     tokenizer: Any, context: Sequence[Message], hint: str, *, role: str = "system", tools: Tools = None
-) -> HintMessage:
-    """Render a hint as the message after `context`, before the header of the turn that it is for.
-
-    The role is "user" where the template does not show a message of `role` there.
+) -> tuple[list[int], str]:
+    """Return the ids of a hint as the message after `context`, and its role: "user" where the template does not show a
+    message of `role` there.
 
     Raises:
         ValueError: the template puts the hint elsewhere than at the end of the conversation.
@@ -159,7 +151,7 @@ def hint_message(
     hinted = template_text(tokenizer, [*context, {"role": role, "content": hint}], tools)
     if not hinted.startswith(before):
         raise ValueError(f"the chat template rewrites the conversation when a {role!r} message is added to it")
-    return HintMessage(tokenise(tokenizer, hinted[len(before) :])[0], role)
+    return tokenise(tokenizer, hinted[len(before) :])[0], role
 
 
 def generation_header_ids(tokenizer: Any, messages: Sequence[Message], *, tools: Tools = None) -> list[int]:

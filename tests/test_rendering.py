@@ -234,7 +234,7 @@ def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer
     messages = CONVERSATION[:2]
     assert accepted_hint_role(picky, messages) == "user"
     assert accepted_hint_role(qwen_tokenizer, messages) == "system"
-    assert picky.decode(hint_message(picky, messages, "Look.").ids) == "<|im_start|>userLook.<|im_end|>"
+    assert picky.decode(hint_message(picky, messages, "Look.")[0]) == "<|im_start|>userLook.<|im_end|>"
 
 
 def test_a_role_that_the_template_moves_to_the_top_becomes_the_users(qwen_tokenizer: Any) -> None:

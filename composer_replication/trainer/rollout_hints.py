@@ -17,14 +17,7 @@ from composer_replication.ingestion.chat_messages import call_of, calls_in, text
 from composer_replication.rendering import hinted_rows
 from composer_replication.traces import dump_json
 from composer_replication.trainer.choices import HintGenerator, HintSourceKind, SDPOTarget
-from composer_replication.trainer.rollouts import (
-    GenerationHeaders,
-    Rollout,
-    context_before,
-    is_cut_call,
-    sampled_turns,
-    tool_remarks,
-)
+from composer_replication.trainer.rollouts import Rollout, context_before, is_cut_call, sampled_turns, tool_remarks
 from composer_replication.trainer.sites import Hint, HintSite, SiteFinder, remarks
 
 Value = TypeVar("Value")
@@ -102,11 +95,11 @@ def find_hint_sites(
         solutions = ["" if sibling is None else texts[sibling] for sibling in siblings]
     finder = SiteFinder(tokenizer, hint_generator, sdpo_target, hint_role, max_length)
     counts = finder.counts
-    headers = GenerationHeaders(tokenizer)
+    headers: dict[str, list[int]] = {}
     found: list[list[HintSite]] = []
     for index, (rollout, solution) in enumerate(zip(rollouts, solutions, strict=True)):
         sites: list[HintSite | None] = []
-        spans = sampled_turns(rollout, headers) or []
+        spans = sampled_turns(rollout, tokenizer, headers) or []
         if not spans:
             counts["turns_do_not_match" if any(rollout.generated) else "truncated"] += 1
         elif hint_source != "sibling":

@@ -66,44 +66,26 @@ class Rollout:
         return [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
 
 
-class GenerationHeaders:
-    """The ids with which a template prompts the assistant: after the prompt, a tool's result or the user.
+def sampled_turns(
+    rollout: Rollout, tokenizer: Any, headers: dict[str, list[int]] | None = None
+) -> list[TurnSpan] | None:
+    """Locate the turns of a rollout, in order; None if its messages and its ids differ in the number of turns.
 
-    `tokenizer` renders with the template of the rollouts' prompts; see `TemplatedTokenizer`.
+    `tokenizer` renders as the rollout's prompt was rendered; see `TemplatedTokenizer`. `headers` caches the template's
+    headers for further rollouts.
     """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._known: dict[str, list[int]] = {}
-
-    def after(self, exchange: Sequence[Message]) -> list[int]:
-        """Return the header after a prompt and this exchange; empty if the template cannot tell."""
-        key = dump_json(exchange)
-        if key not in self._known:
-            try:
-                spoken = [{"role": "user", "content": _ANYTHING}, *exchange]
-                self._known[key] = generation_header_ids(self._tokenizer, spoken)
-            except (TemplateError, ValueError):
-                self._known[key] = []
-        return self._known[key]
-
-
-def sampled_turns(rollout: Rollout, headers: GenerationHeaders) -> list[TurnSpan] | None:
-    """Locate the turns of a rollout, in order; None if its messages and its ids differ in the number of turns."""
-    places: Sequence[int | None] = rollout.spoken
     runs, position = [], len(rollout.prompt_ids)
     for flag, group in groupby(rollout.generated, bool):
         start, position = position, position + sum(1 for _ in group)
         if flag:
             runs.append((start, position))
-    if not rollout.messages:
-        places = [None] * len(runs)
+    places: Sequence[int | None] = rollout.spoken if rollout.messages else [None] * len(runs)
     if len(places) != len(runs):
         return None
-    ids = rollout.ids
+    ids, known = rollout.ids, {} if headers is None else headers
     turns = []
     for place, (start, stop) in zip(places, runs, strict=True):
-        header_ids = headers.after(_exchange_before(rollout, place, start))
+        header_ids = _header_ids(tokenizer, _exchange_before(rollout, place, start), known)
         header = start - len(header_ids)
         found = bool(header_ids) and ids[max(header, 0) : start] == header_ids
         turns.append(TurnSpan(place, header if found else None, start, stop))
@@ -165,6 +147,17 @@ def is_cut_call(rollout: Rollout, span: TurnSpan, tokenizer: Any) -> bool:
     """Whether the length limit cut a call off: that says nothing about how to write one."""
     text = tokenizer.decode(rollout.ids[span.start : span.stop])
     return is_cut_off(rollout, span, tokenizer) and _looks_like_call(rollout, text)
+
+
+def _header_ids(tokenizer: Any, exchange: Sequence[Message], known: dict[str, list[int]]) -> list[int]:
+    """Return the ids that prompt the assistant after a prompt and this exchange; empty if the template cannot tell."""
+    key = dump_json(exchange)
+    if key not in known:
+        try:
+            known[key] = generation_header_ids(tokenizer, [{"role": "user", "content": _ANYTHING}, *exchange])
+        except (TemplateError, ValueError):
+            known[key] = []
+    return known[key]
 
 
 def _exchange_before(rollout: Rollout, place: int | None, start: int) -> list[Message]:

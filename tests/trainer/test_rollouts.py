@@ -26,7 +26,6 @@ from composer_replication.chat_templates import TemplatedTokenizer, tool_definit
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.rendering import generation_header_ids
 from composer_replication.trainer.rollouts import (
-    GenerationHeaders,
     Rollout,
     context_before,
     sampled_turns,
@@ -39,7 +38,7 @@ SCRIPT = [OPENED, NOT_FOUND, READ, CONTENT, ANSWER]
 
 def test_turns_are_the_sampled_runs_with_the_header_before_them(tokenizer: Any) -> None:
     rollout = play(tokenizer, SCRIPT)
-    turns = sampled_turns(rollout, GenerationHeaders(tokenizer))
+    turns = sampled_turns(rollout, tokenizer)
     assert turns is not None
     assert [turn.message for turn in turns] == [0, 2, 4]
     header_ids = generation_header_ids(tokenizer, PROMPT)
@@ -55,8 +54,8 @@ def test_turns_are_the_sampled_runs_with_the_header_before_them(tokenizer: Any) 
 def test_without_messages_the_ids_alone_tell(tokenizer: Any) -> None:
     rollout = play(tokenizer, SCRIPT)
     known, bare = (
-        sampled_turns(rollout, GenerationHeaders(tokenizer)),
-        sampled_turns(replace(rollout, messages=[]), GenerationHeaders(tokenizer)),
+        sampled_turns(rollout, tokenizer),
+        sampled_turns(replace(rollout, messages=[]), tokenizer),
     )
     assert known is not None
     assert bare is not None
@@ -68,14 +67,14 @@ def test_without_messages_the_ids_alone_tell(tokenizer: Any) -> None:
 
 def test_messages_of_another_number_of_turns_do_not_match(qwen_tokenizer: Any) -> None:
     rollout = play(qwen_tokenizer, SCRIPT)
-    assert sampled_turns(replace(rollout, messages=SCRIPT[:-1]), GenerationHeaders(qwen_tokenizer)) is None
-    assert sampled_turns(replace(rollout, messages=[*SCRIPT, ANSWER]), GenerationHeaders(qwen_tokenizer)) is None
+    assert sampled_turns(replace(rollout, messages=SCRIPT[:-1]), qwen_tokenizer) is None
+    assert sampled_turns(replace(rollout, messages=[*SCRIPT, ANSWER]), qwen_tokenizer) is None
 
 
 def test_a_turn_that_another_header_prompted_has_none(qwen_tokenizer: Any) -> None:
     rollout = play(qwen_tokenizer, SCRIPT)
     odd = replace(rollout, prompt_ids=[*rollout.prompt_ids, rollout.prompt_ids[0]])
-    turns = sampled_turns(odd, GenerationHeaders(qwen_tokenizer))
+    turns = sampled_turns(odd, qwen_tokenizer)
     assert turns is not None
     assert [turn.header is None for turn in turns] == [True, False, False]
 
@@ -85,7 +84,7 @@ def test_an_environment_that_speaks_before_the_first_turn(qwen_tokenizer: Any) -
     spoken = "<|im_start|>user\nGo.<|im_end|>\n<|im_start|>assistant\n"
     ids = qwen_tokenizer(spoken)["input_ids"]
     led = replace(rollout, completion_ids=[*ids, *rollout.completion_ids], generated=[0] * len(ids) + rollout.generated)
-    turns = sampled_turns(led, GenerationHeaders(qwen_tokenizer))
+    turns = sampled_turns(led, qwen_tokenizer)
     assert turns is not None
     assert turns[0].start == len(rollout.prompt_ids) + len(ids)
     assert led.ids[turns[0].header : turns[0].start] == generation_header_ids(qwen_tokenizer, PROMPT)
@@ -96,7 +95,7 @@ def test_an_environment_that_speaks_before_the_first_turn(qwen_tokenizer: Any) -
 
 def test_context_stands_for_what_was_said(qwen_tokenizer: Any) -> None:
     rollout = play(qwen_tokenizer, SCRIPT)
-    turns = sampled_turns(rollout, GenerationHeaders(qwen_tokenizer))
+    turns = sampled_turns(rollout, qwen_tokenizer)
     assert turns is not None
     assert context_before(rollout, turns[0]) == PROMPT
     assert [message["role"] for message in context_before(rollout, turns[2])] == ["user", "assistant", "tool"]
@@ -131,7 +130,7 @@ def test_headers_are_those_of_the_bound_template(qwen_tokenizer: Any) -> None:
     opened = replace(
         plain, prompt_ids=bound.apply_chat_template(PROMPT, tools=TOOLS, add_generation_prompt=True, return_dict=False)
     )
-    turns = sampled_turns(opened, GenerationHeaders(bound))
+    turns = sampled_turns(opened, bound)
     assert turns is not None
     header, start = turns[0].header, turns[0].start
     assert qwen_tokenizer.decode(opened.ids[header:start]) == "<|im_start|>assistant\nThinking:\n"
@@ -157,7 +156,7 @@ hint = as_collator_hint(LayeredHints())
 
 
 def failures(tokenizer: Any, rollout: Rollout) -> list[Remark]:
-    turns = sampled_turns(rollout, GenerationHeaders(tokenizer))
+    turns = sampled_turns(rollout, tokenizer)
     assert turns is not None
     return list(tool_remarks(rollout, turns, tokenizer))
 
@@ -313,7 +312,7 @@ def test_errors_in_the_prompt_are_not_the_rollouts(qwen_tokenizer: Any) -> None:
 def broken(tokenizer: Any, text: str, *, tools: Any = TOOLS, ended: bool = True) -> Rollout:
     """A last turn that TRL could not parse: its message is the text without special tokens."""
     rollout = play(tokenizer, [READ, CONTENT, ANSWER], tools=tools)
-    turns = sampled_turns(rollout, GenerationHeaders(tokenizer))
+    turns = sampled_turns(rollout, tokenizer)
     assert turns is not None
     ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * ended
     kept = turns[-1].start - len(rollout.prompt_ids)
