@@ -61,7 +61,6 @@ TIERS = {
         "test_loss.py::test_loss_falls",
         "test_loss.py::test_sdpo_alone",
         "test_reference_loop.py",
-        "trainer/rollouts/test_reset_text.py::test_a_text",
         "trainer/run/test_loadable_runs.py",
         "trainer/run/test_model_loading.py",
         "trainer/run/test_training_run.py",
@@ -70,6 +69,7 @@ TIERS = {
         "trainer/test_composer_trainer.py",
         "trainer/test_effort_rewards.py::test_trl",
         "trainer/test_model_card.py::test_trainers",
+        "trainer/test_reset_text.py::test_a_text",
         "trainer/test_trace_trainer.py",
     ),
     # Made-up or damaged input in great number, or derivatives by differences.
