@@ -36,7 +36,7 @@ def rendered_traces(examples: Iterable[TraceExample], collator: ComposerDataColl
             refused.append(str(error))
     if not rows:
         why = f": {refused[0]}" if refused else ", no assistant turn to learn from"
-        raise ValueError(f"none of the traces can be learnt from{why}")
+        raise ValueError(f"none of the traces can be trained on{why}")
     if refused:
         logger.warning("%d traces are left out, the first because %s", len(refused), refused[0])
     stats = collator.stats

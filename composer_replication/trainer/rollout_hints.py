@@ -40,7 +40,6 @@ def find_hint_sites(
     groups: Sequence[Hashable] | None = None,
     succeeded: Sequence[bool] | None = None,
     max_length: int | None = None,
-    sibling_characters: int = SIBLING_CHARACTERS,
 ) -> tuple[list[list[HintSite]], Counter[str]]:
     """Return the hint sites of each rollout, at most one per turn, and counts of what became of all of them.
 
@@ -60,10 +59,9 @@ def find_hint_sites(
             are hints as they are.
         reward_texts: the same, from reward functions.
         rewards: per rollout; for siblings.
-        groups: per rollout, what stands for its prompt; for siblings.
+        groups: per rollout, a key of its prompt; for siblings.
         succeeded: per rollout; for siblings.
         max_length: of a teacher's row in tokens; a site that needs more is left out whole.
-        sibling_characters: the longest text of a sibling's solution.
 
     Returns:
         The sites, and counts. A rollout without a site counts at least one reason.
@@ -86,13 +84,10 @@ def find_hint_sites(
         succeeded = _one_each("succeeded", succeeded, rollouts)
         failed = [not success for success in succeeded]
         rewards, groups = _one_each("rewards", rewards, rollouts), _one_each("groups", groups, rollouts)
-        siblings = best_siblings(rewards, groups, succeeded)
-        texts = {
-            sibling: solution_text(rollouts[sibling], tokenizer, max_characters=sibling_characters)
-            for sibling in set(siblings)
-            if sibling is not None
-        }
-        solutions = ["" if sibling is None else texts[sibling] for sibling in siblings]
+        solutions = [
+            "" if sibling is None else solution_text(rollouts[sibling], tokenizer)
+            for sibling in best_siblings(rewards, groups, succeeded)
+        ]
     finder = SiteFinder(tokenizer, hint_generator, sdpo_target, hint_role, max_length)
     counts = finder.counts
     headers: dict[str, list[int]] = {}
@@ -134,10 +129,6 @@ def best_siblings(rewards: Sequence[float], groups: Sequence[Hashable], succeede
 
     None for those that succeeded, and where nobody did.
     """
-    if not len(rewards) == len(groups) == len(succeeded):
-        raise ValueError(
-            f"one reward, group and success per rollout: got {len(rewards)}, {len(groups)} and {len(succeeded)}"
-        )
     best: dict[Hashable, int] = {}
     for index, (group, success) in enumerate(zip(groups, succeeded, strict=True)):
         # One that nothing scored has nothing to show.

@@ -167,7 +167,9 @@ class SiteFinder:
             learned: the turns that the loss applies to here. An error that another conversation shows too is counted
                 in the one where it is learned.
         """
-        for number, about in said.items() if self.hint_generator is not None else ():
+        if self.hint_generator is None:
+            return
+        for number, about in said.items():
             target = number
             if self.target == "recovery_turn":
                 target = number + 1
@@ -177,15 +179,17 @@ class SiteFinder:
                 if number in learned:
                     self.counts["no_next_turn"] += 1
                 continue
-            hints = ((remark, self._hint(remark)) for remark in about)
-            best = next(((remark, hint) for remark, hint in hints if hint and hint.strip()), None)
-            if best is not None:
-                yield Hint(target, best[0].kind, best[0].source, best[1] or "")
-            elif any(remark.is_students for remark in about):
-                self.counts["no_hint"] += 1
+            for remark in about:
+                text = remark.text
+                if text is None and remark.is_students:
+                    text = self.hint_generator(remark.kind, dict(remark.meta or {}))
+                if text and text.strip():
+                    yield Hint(target, remark.kind, remark.source, text)
+                    break
             else:
+                is_students = any(remark.is_students for remark in about)
                 is_outcome = any((remark.meta or {}).get("outcome") for remark in about)
-                self.counts["outcome" if is_outcome else "not_the_students_mistake"] += 1
+                self.counts["no_hint" if is_students else "outcome" if is_outcome else "not_the_students_mistake"] += 1
 
     def place(
         self, hint: Hint, spans: Sequence[TurnSpan], context: Sequence[Message], tools: Tools = None
@@ -211,20 +215,8 @@ class SiteFinder:
             return None
         self.counts["sites"] += 1
         self.roles[role] += 1
-        return HintSite(
-            hint_ids=tuple(ids),
-            header=header,
-            spans=tuple((span.start, span.stop) for span in spans),
-            first=first,
-            kind=hint.kind,
-            source=hint.source,
-            hint=hint.text,
-        )
-
-    def _hint(self, remark: Remark) -> str | None:
-        if remark.text is not None or self.hint_generator is None or not remark.is_students:
-            return remark.text
-        return self.hint_generator(remark.kind, dict(remark.meta or {}))
+        scored = tuple((span.start, span.stop) for span in spans)
+        return HintSite(tuple(ids), header, scored, first, kind=hint.kind, source=hint.source, hint=hint.text)
 
 
 def _is_students(kind: str, meta: Mapping[str, Any] | None) -> bool:

@@ -55,8 +55,8 @@ class RowStats:
     `sites` are turns with a hint. `sites_dropped` counts errors without one by reason: "not the student's mistake", "no
     recovery turn", "truncated" (it is in the part of a long row that was cut), "too long" (hint and turn exceed the
     limit), "refused by the chat template". `hints_missing` are those that the hint generator had nothing to say about.
-    `hint_role_used` counts the hints by the role they were given in. `truncated_rows`
-    conversations were too long; `truncated_tokens` of them are in no row.
+    `hint_role_used` counts the hints by their role. `truncated_rows` conversations were too long; `truncated_tokens` of
+    them are in no row.
     """
 
     rows: int = 0
@@ -110,7 +110,8 @@ def conversation_rows(
     ids, spans, length = rendered.ids, rendered.turns, config.max_seq_len
     places = [conversation.turns[span.message] for span in spans if span.message is not None]
     shown = [None if place is None else turns[place] for place in places]
-    learned = [number for number, span in enumerate(spans) if span.message in conversation.learned]
+    learns = set(conversation.learned)
+    learned = [number for number, span in enumerate(spans) if span.message in learns]
     finder = SiteFinder(
         tokenizer,
         config.hint_generator if config.enable_sdpo else None,
@@ -126,11 +127,8 @@ def conversation_rows(
         windows = _windows([spans[number] for number in wanted], length, config.max_windows)
         stats.truncated_rows += 1
         stats.truncated_tokens += len(ids) - len({at for window in windows for at in range(*window)})
-    masks = _masks(
-        [spans[number] for number in learned if config.train_on_errors or not is_erring(shown[number])],
-        windows,
-        len(ids),
-    )
+    carrying = [spans[number] for number in learned if config.train_on_errors or not is_erring(shown[number])]
+    masks = _masks(carrying, windows, len(ids))
     rows = [TraceRow(ids[first:end], mask[first:end], []) for (first, end), mask in zip(windows, masks, strict=True)]
     for hint in hints:
         span = spans[hint.turn]

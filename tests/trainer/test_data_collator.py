@@ -16,6 +16,7 @@ from composer_replication.loss import compose_loss
 from composer_replication.rendering import render_conversation
 from composer_replication.trainer.conversations import conversations, trace_turns
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
+from composer_replication.trainer.rendered_traces import rows_digest
 
 GO = {"role": "user", "content": "Fix the bug 🙂."}
 WRONG = {
@@ -367,3 +368,11 @@ def test_text_that_a_template_leaves_out_is_said_once(caplog: pytest.LogCaptureF
 def test_halves_of_characters_do_not_stop_a_batch(qwen_tokenizer: Any) -> None:
     batch = ComposerDataCollator(qwen_tokenizer)([example({"role": "user", "content": "\ud83d"}, DONE)])
     assert "Done" in masked(qwen_tokenizer, batch)
+
+
+def test_the_digest_of_rows_is_that_of_older_checkpoints(qwen_tokenizer: Any) -> None:
+    collator = ComposerDataCollator(qwen_tokenizer, hinting(max_seq_len=150, max_windows=2))
+    rows = collator.rows(example(*TURNS))
+    assert [len(row.sites) for row in rows] == [1]
+    assert rows_digest(rows) == "d3224a7f53af69538aeb4f7ce62b08a11e29b419a4d08932b0241e47bd35807b"
+    assert rows_digest([row.compact() for row in rows]) == rows_digest(rows)
