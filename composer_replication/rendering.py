@@ -82,11 +82,6 @@ class Splice:
         """How far the tokens after the hint move to the right."""
         return len(self.hint_ids) - self.first
 
-    @property
-    def teacher_length(self) -> int:
-        """The number of tokens of the hinted context."""
-        return self.spans[-1][1] + self.shift
-
     def hinted(self, ids: Sequence[int]) -> list[int]:
         """Return the hinted context for the row with these ids."""
         return [*ids[self.first : self.header], *self.hint_ids, *ids[self.header : self.spans[-1][1]]]

@@ -54,8 +54,7 @@ def scored(tokenizer: Any, rollout: Rollout, site: HintSite) -> list[str]:
 
 def hinted_text(tokenizer: Any, rollout: Rollout, site: HintSite) -> str:
     """What the teacher reads, to the last token that is scored."""
-    ids = rollout.ids[: site.spans[-1][1]]
-    text: str = tokenizer.decode([*ids[: site.header], *site.hint_ids, *ids[site.header :]])
+    text: str = tokenizer.decode(site.hinted(rollout.ids))
     return text
 
 
@@ -177,8 +176,9 @@ def test_reasons_are_counted(qwen_tokenizer: Any) -> None:
 
 def test_a_site_that_just_fits_is_kept(qwen_tokenizer: Any) -> None:
     rollout = play(qwen_tokenizer, ERRING)
-    longest = only(qwen_tokenizer, rollout).teacher_length
-    assert only(qwen_tokenizer, rollout, max_length=longest).teacher_length == longest
+    site = only(qwen_tokenizer, rollout)
+    longest = len(site.hinted(rollout.ids))
+    assert only(qwen_tokenizer, rollout, max_length=longest) == site
     assert find(qwen_tokenizer, [rollout], max_length=longest - 1)[1] == {"too_long": 1}
 
 

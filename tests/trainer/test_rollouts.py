@@ -1,4 +1,4 @@
-"""Turns found in rollouts as TRL's tool loop leaves them."""
+"""Turns located in rollouts as TRL's tool loop leaves them, and the failures found in their messages."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from trainer.scripted_rollouts import (
 
 from composer_replication.chat_templates import TemplatedTokenizer, tool_definitions
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
-from composer_replication.rendering import generation_header_ids
-from composer_replication.trainer.rollouts import (
-    Rollout,
-    context_before,
-    sampled_turns,
-    tool_remarks,
-)
+from composer_replication.rendering import TurnSpan, generation_header_ids
+from composer_replication.trainer.rollouts import Rollout, context_before, sampled_turns, tool_remarks
 from composer_replication.trainer.sites import Remark
 
 SCRIPT = [OPENED, NOT_FOUND, READ, CONTENT, ANSWER]
+BASH = [{"type": "function", "function": {**TOOLS[1]["function"], "name": "bash"}}]
+
+
+def turns_of(tokenizer: Any, rollout: Rollout) -> list[TurnSpan]:
+    turns = sampled_turns(rollout, tokenizer)
+    assert turns is not None
+    return turns
 
 
 def test_turns_are_the_sampled_runs_with_the_header_before_them(tokenizer: Any) -> None:
     rollout = play(tokenizer, SCRIPT)
-    turns = sampled_turns(rollout, tokenizer)
-    assert turns is not None
+    turns = turns_of(tokenizer, rollout)
     assert [turn.message for turn in turns] == [0, 2, 4]
     header_ids = generation_header_ids(tokenizer, PROMPT)
     for turn, said in zip(turns, ("open_file", "read_file", "It prints 1."), strict=True):
@@ -53,12 +54,7 @@ def test_turns_are_the_sampled_runs_with_the_header_before_them(tokenizer: Any) 
 
 def test_without_messages_the_ids_alone_tell(tokenizer: Any) -> None:
     rollout = play(tokenizer, SCRIPT)
-    known, bare = (
-        sampled_turns(rollout, tokenizer),
-        sampled_turns(replace(rollout, messages=[]), tokenizer),
-    )
-    assert known is not None
-    assert bare is not None
+    known, bare = turns_of(tokenizer, rollout), turns_of(tokenizer, replace(rollout, messages=[]))
     assert [(turn.header, turn.start, turn.stop) for turn in bare] == [
         (turn.header, turn.start, turn.stop) for turn in known
     ]
@@ -74,8 +70,7 @@ def test_messages_of_another_number_of_turns_do_not_match(qwen_tokenizer: Any) -
 def test_a_turn_that_another_header_prompted_has_none(qwen_tokenizer: Any) -> None:
     rollout = play(qwen_tokenizer, SCRIPT)
     odd = replace(rollout, prompt_ids=[*rollout.prompt_ids, rollout.prompt_ids[0]])
-    turns = sampled_turns(odd, qwen_tokenizer)
-    assert turns is not None
+    turns = turns_of(qwen_tokenizer, odd)
     assert [turn.header is None for turn in turns] == [True, False, False]
 
 
@@ -84,8 +79,7 @@ def test_an_environment_that_speaks_before_the_first_turn(qwen_tokenizer: Any) -
     spoken = "<|im_start|>user\nGo.<|im_end|>\n<|im_start|>assistant\n"
     ids = qwen_tokenizer(spoken)["input_ids"]
     led = replace(rollout, completion_ids=[*ids, *rollout.completion_ids], generated=[0] * len(ids) + rollout.generated)
-    turns = sampled_turns(led, qwen_tokenizer)
-    assert turns is not None
+    turns = turns_of(qwen_tokenizer, led)
     assert turns[0].start == len(rollout.prompt_ids) + len(ids)
     assert led.ids[turns[0].header : turns[0].start] == generation_header_ids(qwen_tokenizer, PROMPT)
     # No tool spoke before the first message, whatever spoke last.
@@ -95,8 +89,7 @@ def test_an_environment_that_speaks_before_the_first_turn(qwen_tokenizer: Any) -
 
 def test_context_stands_for_what_was_said(qwen_tokenizer: Any) -> None:
     rollout = play(qwen_tokenizer, SCRIPT)
-    turns = sampled_turns(rollout, qwen_tokenizer)
-    assert turns is not None
+    turns = turns_of(qwen_tokenizer, rollout)
     assert context_before(rollout, turns[0]) == PROMPT
     assert [message["role"] for message in context_before(rollout, turns[2])] == ["user", "assistant", "tool"]
 
@@ -130,8 +123,7 @@ def test_headers_are_those_of_the_bound_template(qwen_tokenizer: Any) -> None:
     opened = replace(
         plain, prompt_ids=bound.apply_chat_template(PROMPT, tools=TOOLS, add_generation_prompt=True, return_dict=False)
     )
-    turns = sampled_turns(opened, bound)
-    assert turns is not None
+    turns = turns_of(bound, opened)
     header, start = turns[0].header, turns[0].start
     assert qwen_tokenizer.decode(opened.ids[header:start]) == "<|im_start|>assistant\nThinking:\n"
 
@@ -156,9 +148,7 @@ hint = as_collator_hint(LayeredHints())
 
 
 def failures(tokenizer: Any, rollout: Rollout) -> list[Remark]:
-    turns = sampled_turns(rollout, tokenizer)
-    assert turns is not None
-    return list(tool_remarks(rollout, turns, tokenizer))
+    return list(tool_remarks(rollout, turns_of(tokenizer, rollout), tokenizer))
 
 
 def only(tokenizer: Any, *messages: dict[str, Any], **options: Any) -> Remark:
@@ -195,12 +185,11 @@ def test_arguments_that_are_missing(qwen_tokenizer: Any) -> None:
 
 
 def test_the_same_of_a_tool_that_runs_commands(qwen_tokenizer: Any) -> None:
-    tools = [{"type": "function", "function": {**TOOLS[1]["function"], "name": "bash"}}]
     error = "bash() got an unexpected keyword argument 'command'"
-    failure = only(qwen_tokenizer, calls("bash", command="ls"), raised("bash", error), ANSWER, tools=tools)
+    failure = only(qwen_tokenizer, calls("bash", command="ls"), raised("bash", error), ANSWER, tools=BASH)
     assert failure.kind == "type_error"
     assert failure.meta["tool_schema"]["required"] == ["code"]
-    failure = only(qwen_tokenizer, calls("shell", command="ls"), raised("shell", "Tool shell not found."), tools=tools)
+    failure = only(qwen_tokenizer, calls("shell", command="ls"), raised("shell", "Tool shell not found."), tools=BASH)
     assert (failure.kind, failure.meta["available_tools"]) == ("tool_not_found", ["bash"])
 
 
@@ -265,9 +254,8 @@ def test_a_dict_that_says_it_failed(qwen_tokenizer: Any, content: str) -> None:
 
 
 def test_a_command_whose_output_shows_that_it_failed(qwen_tokenizer: Any) -> None:
-    tools = [{"type": "function", "function": {**TOOLS[1]["function"], "name": "bash"}}]
     shown = answers("bash", "a.py\ncat: b.py: No such file or directory")
-    failure = only(qwen_tokenizer, calls("bash", command="ls; cat b.py"), shown, ANSWER, tools=tools)
+    failure = only(qwen_tokenizer, calls("bash", command="ls; cat b.py"), shown, ANSWER, tools=BASH)
     assert (failure.kind, failure.meta["path"]) == ("missing_file_in_command", "b.py")
     assert failures(qwen_tokenizer, play(qwen_tokenizer, [READ, shown, ANSWER])) == []
 
@@ -281,13 +269,8 @@ def test_one_failure_for_a_turn_of_several_calls(qwen_tokenizer: Any) -> None:
 
 def test_results_of_asynchronous_tools_come_last(qwen_tokenizer: Any) -> None:
     both = says("", ("run_python", {"code": "1"}), ("read_file", {"path": "b.py"}))
-    failure = only(
-        qwen_tokenizer,
-        both,
-        raised("read_file", "File does not exist: b.py"),
-        answers("run_python", "1"),
-        ANSWER,
-    )
+    lost = raised("read_file", "File does not exist: b.py")
+    failure = only(qwen_tokenizer, both, lost, answers("run_python", "1"), ANSWER)
     assert (failure.meta["tool_name"], failure.kind) == ("read_file", "file_not_found")
 
 
@@ -298,13 +281,7 @@ def test_the_same_call_again_is_a_repeated_failure(qwen_tokenizer: Any) -> None:
 
 
 def test_errors_in_the_prompt_are_not_the_rollouts(qwen_tokenizer: Any) -> None:
-    prompt = [
-        {"role": "user", "content": "Read a.py."},
-        OPENED,
-        NOT_FOUND,
-        ANSWER,
-        {"role": "user", "content": "Go on."},
-    ]
+    prompt = [*PROMPT, OPENED, NOT_FOUND, ANSWER, {"role": "user", "content": "Go on."}]
     (failure,) = failures(qwen_tokenizer, play(qwen_tokenizer, [OPENED, NOT_FOUND, ANSWER], prompt=prompt))
     assert (failure.turn, failure.kind) == (0, "repeated_failure")
 
@@ -312,10 +289,8 @@ def test_errors_in_the_prompt_are_not_the_rollouts(qwen_tokenizer: Any) -> None:
 def broken(tokenizer: Any, text: str, *, tools: Any = TOOLS, ended: bool = True) -> Rollout:
     """A last turn that TRL could not parse: its message is the text without special tokens."""
     rollout = play(tokenizer, [READ, CONTENT, ANSWER], tools=tools)
-    turns = sampled_turns(rollout, tokenizer)
-    assert turns is not None
     ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * ended
-    kept = turns[-1].start - len(rollout.prompt_ids)
+    kept = turns_of(tokenizer, rollout)[-1].start - len(rollout.prompt_ids)
     return replace(
         rollout,
         messages=[READ, CONTENT, says(tokenizer.decode(ids, skip_special_tokens=True))],
