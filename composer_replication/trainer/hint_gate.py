@@ -19,11 +19,8 @@ from composer_replication._arguments import check_non_negative
 
 @dataclass(frozen=True)
 class HintGate:
-    """The rules of the gate.
-
-    `min_gap` is the least mean change of a token's log-probability, in nats. `drop_conflicts` drops hints that make the
-    tokens of a rewarded turn (advantage above 0) less likely: channel 1 is raising the same tokens.
-    """
+    """`min_gap` is the least mean change of a token's log-probability, in nats. `drop_conflicts` leaves out hints that
+    make the tokens of a rewarded turn (advantage above 0) less likely: channel 1 is raising the same tokens."""
 
     min_gap: float = 0.01
     drop_conflicts: bool = True
