@@ -100,7 +100,7 @@ def test_siblings_score_every_turn(qwen_tokenizer: Any) -> None:
     assert at(batch["ctx_teacher_input_ids"], teacher_N2).tolist() == said
 
 
-def test_rollouts_that_are_not_to_be_learnt_from_have_no_rows(qwen_tokenizer: Any) -> None:
+def test_rollouts_that_carry_no_loss_have_no_rows(qwen_tokenizer: Any) -> None:
     rollouts = [play(qwen_tokenizer, TWICE), play(qwen_tokenizer, ERRING)]
     sites = sites_of(qwen_tokenizer, rollouts)
     inputs = padded(rollouts, qwen_tokenizer.pad_token_id)

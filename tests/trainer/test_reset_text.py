@@ -1,4 +1,4 @@
-"""The text that an environment's `reset` returns stands apart from the prompt that TRL appends it to."""
+"""The text that an environment's `reset` returns is separated from the prompt that TRL appends it to."""
 
 from __future__ import annotations
 

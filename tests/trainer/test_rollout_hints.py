@@ -67,7 +67,7 @@ def templated(tokenizer: Any, rollout: Rollout, place: int, hint: str, role: str
     return text[: text.rindex(tokenizer.eos_token) + len(tokenizer.eos_token)]
 
 
-def test_the_hint_stands_before_the_erring_turn_as_the_template_would_put_it(tokenizer: Any) -> None:
+def test_the_hint_comes_before_the_erring_turn_as_the_template_would_put_it(tokenizer: Any) -> None:
     rollout = play(tokenizer, [READ, CONTENT, OPENED, NOT_FOUND, ANSWER])
     site = only(tokenizer, rollout)
     assert (site.kind, site.source) == ("tool_not_found", "tool")
@@ -228,7 +228,7 @@ def test_without_messages_feedback_still_finds_its_turn(tokenizer: Any) -> None:
 GROUP: dict[str, Any] = {"rewards": [0.0, 1.0], "groups": [7, 7], "succeeded": [False, True]}
 
 
-def test_a_failed_rollout_is_told_of_its_sibling_and_learns_on_all_turns(tokenizer: Any) -> None:
+def test_a_failed_rollout_is_told_of_its_sibling_before_all_its_turns(tokenizer: Any) -> None:
     failed = play(tokenizer, [OPENED, NOT_FOUND, says("It prints 2.")])
     (sites, none), counts = find(tokenizer, [failed, play(tokenizer, CLEAN)], hint_source="sibling", **GROUP)
     assert (none, counts) == ([], {"sites": 1, "succeeded": 1})

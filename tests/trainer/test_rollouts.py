@@ -87,7 +87,7 @@ def test_an_environment_that_speaks_before_the_first_turn(qwen_tokenizer: Any) -
     assert [message["role"] for message in context_before(answered, turns[0])] == ["user", "assistant", "user"]
 
 
-def test_context_stands_for_what_was_said(qwen_tokenizer: Any) -> None:
+def test_one_exchange_replaces_what_was_said(qwen_tokenizer: Any) -> None:
     rollout = play(qwen_tokenizer, SCRIPT)
     turns = turns_of(qwen_tokenizer, rollout)
     assert context_before(rollout, turns[0]) == PROMPT

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.scripted_rollouts import padded, play
+from trainer.scripted_rollouts import PROMPT, padded, play
 
 from composer_replication._tiny import tiny_model
 from composer_replication.channels import at, sdpo_pairs
@@ -16,8 +16,6 @@ from composer_replication.chat_templates import TemplatedTokenizer, tool_definit
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.trainer.rollout_hints import find_hint_sites, hinted_batch
 from composer_replication.trainer.rollouts import Rollout
-
-PROMPT = [{"role": "user", "content": "What does a.py print?"}]
 
 
 def read_file(path: str) -> str:
