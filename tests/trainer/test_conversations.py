@@ -11,7 +11,6 @@ from composer_replication.histories import CLEARED_RESULT, NO_RESULT
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 from composer_replication.trainer.conversations import EARLIER, conversations, trace_turns
 
-
 OBJECT = '{"y": 2}'
 
 
