@@ -1,12 +1,13 @@
-"""A small real batch to look at and to try losses on: two short agent traces, one of them with a tool error.
+"""A small real batch for trying losses: two short agent traces, one of them with a tool error.
 
-Not a data path for training: that is the collator's. The rendering is the same.
+Training data goes through the collator instead; the rendering is the same.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,14 +17,9 @@ import torch
 from composer_replication._arguments import check_choice
 from composer_replication.causal_lm import evaluating
 from composer_replication.channels.scoring import preference_logprobs
-from composer_replication.rendering import (
-    Message,
-    accepted_hint_role,
-    render_conversation,
-    renders_tool_calls,
-    splice_hint,
-)
-from composer_replication.traces import parse_action
+from composer_replication.chat_templates import renders_tool_calls
+from composer_replication.rendering import Splice, hint_message, hinted_rows, padded, render_conversation, stacked
+from composer_replication.traces import Message, parse_action
 
 VARIANTS = ("factorial", "binary_search")
 
@@ -51,9 +47,9 @@ _SYSTEM = {"role": "system", "content": "You are a coding agent. Use the tools, 
 class SampleTrace(NamedTuple):
     """A short agent trace in which one call goes wrong.
 
-    `messages` are in OpenAI's form but for the arguments of calls, which are dicts, as chat templates want them;
-    `tools` are the definitions that the agent had. `erring_message` is the index of the message with the wrong call,
-    `hint` what would have helped it, `better_action` the message that should stand there.
+    `messages` are in OpenAI's form, except that the arguments of calls are dicts, as chat templates take them; `tools`
+    are the agent's tool definitions. `erring_message` is the index of the message with the wrong call, `hint` what
+    would have helped it, `better_action` the message that should have been there.
     """
 
     messages: list[Message]
@@ -64,7 +60,7 @@ class SampleTrace(NamedTuple):
 
 
 def sample_trace(variant: str = "factorial", seed: int = 42) -> SampleTrace:
-    """The trace that `build_batch` renders for the same variant and seed.
+    """Return the trace that `build_batch` renders for the same variant and seed.
 
     Raises:
         ValueError: an unknown variant.
@@ -82,7 +78,7 @@ def build_batch(
     model: torch.nn.Module | None = None,
     pair: Mapping[str, Any] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """A batch that `compose_loss` takes as it is.
+    """Build a batch that `compose_loss` takes as it is.
 
     Channels 1 and 2 are live from the tokenizer alone. With `model`, the reference policy, channel 3 is too: its
     reference log-probabilities come from a real pass of that model.
@@ -94,7 +90,7 @@ def build_batch(
         variant: "factorial" (a tool that does not exist) or "binary_search" (a wrong argument name).
         align_sdpo_shapes: pad the teacher ids to the student's length. The index pairs are right either way.
         model: the reference policy for the preference pair.
-        pair: a `DPOPair` of the erring turn, in the place of the sample's own: `chosen` and `rejected` are actions in
+        pair: a `DPOPair` of the erring turn to use instead of the sample's own: `chosen` and `rejected` are actions in
             the form of `render_action`. Needs `model`.
 
     Returns:
@@ -120,36 +116,30 @@ def build_batch(
         erring = erring._replace(better_action=_as_text([erring.better_action])[0])
 
     rows = [render_conversation(tokenizer, messages, tools=tools) for messages in (erring.messages, clean)]
+    ids = [row.ids for row in rows]
     turn = next(turn for turn in rows[0].turns if turn.message == erring.erring_message)
-    hinted = splice_hint(
-        tokenizer,
-        erring.messages,
-        rows[0],
-        turn,
-        erring.hint,
-        role=accepted_hint_role(tokenizer, erring.messages[: turn.message], tools=tools),
-        tools=tools,
-    )
-    student_width = max(len(row.ids) for row in rows)
-    # A row for each of the student's, as the other keys have; the clean trace has no hint and carries no pairs.
-    teacher_rows = [hinted.ids, rows[1].ids]
-    # The hint is shorter than what follows the erring turn, so the teacher's rows are never the longer ones.
-    teacher_width = student_width if align_sdpo_shapes else max(map(len, teacher_rows))
+    before = erring.messages[: erring.erring_message]
+    hint_ids, _ = hint_message(tokenizer, before, erring.hint, tools=tools)
+    assert turn.header is not None, "rendered turns have headers"
+    # A teacher row for each of the student's; that of the clean trace has no hint and carries no pairs.
+    end = len(ids[1])
+    splices = [Splice(tuple(hint_ids), turn.header, ((turn.start, turn.stop),)), Splice((), end, ((end, end),))]
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-
-    batch = _padded("", [row.ids for row in rows], student_width, pad)
-    batch["response_mask"] = _filled([row.response_mask() for row in rows], student_width, 0)
-    batch |= _padded("ctx_teacher_", teacher_rows, teacher_width, pad)
-    columns = torch.arange(turn.start, turn.stop)
-    batch["sdpo_student_index"] = torch.stack([torch.zeros_like(columns), columns], dim=1)
-    batch["sdpo_teacher_index"] = batch["sdpo_student_index"] + torch.tensor([0, hinted.shift])
+    batch = padded("", ids, pad)
+    batch["response_mask"] = stacked([row.response_mask() for row in rows], 0)
+    batch |= hinted_rows(ids, [[splice] for splice in splices], pad_token_id=pad)
+    if align_sdpo_shapes:
+        # The hint is shorter than what follows the erring turn, so the teacher's rows are never the longer ones.
+        missing = batch["input_ids"].shape[1] - batch["ctx_teacher_input_ids"].shape[1]
+        for name, filler in (("ctx_teacher_input_ids", pad), ("ctx_teacher_attention_mask", 0)):
+            batch[name] = torch.nn.functional.pad(batch[name], (0, missing), value=filler)
     batch["sdpo_loss_mask"] = torch.zeros_like(batch["ctx_teacher_input_ids"])
-    batch["sdpo_loss_mask"][0, columns + hinted.shift] = 1
+    batch["sdpo_loss_mask"][tuple(batch["sdpo_teacher_index"].T)] = 1
     if model is not None:
-        for side, action in (("chosen", erring.better_action), ("rejected", erring.messages[turn.message])):
-            response = render_conversation(tokenizer, [*erring.messages[: turn.message], action], tools=tools)
+        for side, action in (("chosen", erring.better_action), ("rejected", erring.messages[erring.erring_message])):
+            response = render_conversation(tokenizer, [*before, action], tools=tools)
             last = response.turns[-1]
-            batch |= _padded(f"dpo_{side}_", [response.ids], len(response.ids), pad)
+            batch |= padded(f"dpo_{side}_", [response.ids], pad)
             batch[f"dpo_{side}_response_mask"] = torch.zeros(1, len(response.ids), dtype=torch.long)
             batch[f"dpo_{side}_response_mask"][0, last.start : last.stop] = 1
     batch = {name: tensor.to(device) for name, tensor in batch.items()}
@@ -168,50 +158,45 @@ def _sample(variant: str, numbers: random.Random) -> SampleTrace:
 def _factorial_trace(numbers: random.Random) -> SampleTrace:
     n = numbers.randint(4, 7)
     path = f"src/factorial_{numbers.randint(0, 99)}.py"
-    product = 1
-    for factor in range(2, n + 1):
-        product *= factor
-    messages: list[Message] = [
-        _SYSTEM,
-        {"role": "user", "content": f"Read {path} and tell me what factorial({n}) is."},
-        _call("open_file", path=path),
-        _result("Error: unknown tool 'open_file'. Available tools: read_file, run_python."),
-        _call("read_file", path=path),
-        _result("def factorial(n):\n    return 1 if n < 2 else n * factorial(n - 1)"),
-        {"role": "assistant", "content": f"factorial({n}) is {product}."},
-    ]
-    return SampleTrace(messages, _TOOLS, 2, "Reminder: files are read with the tool read_file(path).", messages[4])
+    wrong, right = _call("open_file", path=path), _call("read_file", path=path)
+    messages = _conversation(
+        f"Read {path} and tell me what factorial({n}) is.",
+        (wrong, "Error: unknown tool 'open_file'. Available tools: read_file, run_python."),
+        (right, "def factorial(n):\n    return 1 if n < 2 else n * factorial(n - 1)"),
+        answer=f"factorial({n}) is {math.factorial(n)}.",
+    )
+    return SampleTrace(messages, _TOOLS, 2, "Reminder: files are read with the tool read_file(path).", right)
 
 
 def _binary_search_trace(numbers: random.Random) -> SampleTrace:
     items = sorted(numbers.sample(range(100), 5))
     target = numbers.choice(items)
     code = f"print({items}.index({target}))"
-    messages: list[Message] = [
-        _SYSTEM,
-        {"role": "user", "content": f"At which index does a binary search find {target} in {items}?"},
-        _call("run_python", script=code),
-        _result("Error: run_python got an unexpected argument 'script'. Signature: run_python(code)."),
-        _call("run_python", code=code),
-        _result(str(items.index(target))),
-        {"role": "assistant", "content": f"It finds {target} at index {items.index(target)}."},
-    ]
-    return SampleTrace(messages, _TOOLS, 2, "Reminder: the signature is run_python(code).", messages[4])
+    wrong, right = _call("run_python", script=code), _call("run_python", code=code)
+    messages = _conversation(
+        f"At which index does a binary search find {target} in {items}?",
+        (wrong, "Error: run_python got an unexpected argument 'script'. Signature: run_python(code)."),
+        (right, str(items.index(target))),
+        answer=f"It finds {target} at index {items.index(target)}.",
+    )
+    return SampleTrace(messages, _TOOLS, 2, "Reminder: the signature is run_python(code).", right)
 
 
 def _clean_trace(numbers: random.Random) -> list[Message]:
     a, b = numbers.randint(2, 9), numbers.randint(2, 9)
-    return [
-        _SYSTEM,
-        {"role": "user", "content": f"What is {a} * {b}?"},
-        _call("run_python", code=f"print({a} * {b})"),
-        _result(str(a * b)),
-        {"role": "assistant", "content": f"{a} * {b} is {a * b}."},
-    ]
+    call = _call("run_python", code=f"print({a} * {b})")
+    return _conversation(f"What is {a} * {b}?", (call, str(a * b)), answer=f"{a} * {b} is {a * b}.")
+
+
+def _conversation(question: str, *calls: tuple[Message, str], answer: str) -> list[Message]:
+    """Return the messages of a question, of calls with their results, and of the answer."""
+    exchanged = [message for call, result in calls for message in (call, {"role": "tool", "content": result})]
+    asked, answered = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
+    return [_SYSTEM, asked, *exchanged, answered]
 
 
 def _chosen(pair: Mapping[str, Any], wrong_call: Message) -> Message:
-    """The pair's chosen action as a message, once it is sure that the pair is about this trace and can teach."""
+    """Return the pair's chosen action as a message, after checking that the pair is about this trace and can teach."""
     for side in ("chosen", "rejected"):
         if not isinstance(pair.get(side), str):
             raise ValueError(f"pair must have the text of an action as {side!r}, got {pair.get(side)!r}")
@@ -228,15 +213,16 @@ def _chosen(pair: Mapping[str, Any], wrong_call: Message) -> Message:
 
 
 def _action_message(action: str) -> Message:
-    """An action in the form of `render_action` as a message like the sample's, with dicts as arguments."""
+    """Parse an action in the form of `render_action` into a message like the sample's, with dicts as arguments."""
     turn = parse_action(action)
     for call in turn.tool_calls:
         if call.raw_arguments is not None:
-            raise ValueError(f"pair calls {call.name} with arguments that are no JSON object: {call.raw_arguments!r}")
-    if not turn.tool_calls:
-        return {"role": "assistant", "content": turn.content}
+            raise ValueError(
+                f"pair calls {call.name} with arguments that are not a JSON object: {call.raw_arguments!r}"
+            )
+    message: Message = {"role": "assistant", "content": turn.content}
     calls = [_function(call.name, call.arguments) for call in turn.tool_calls]
-    return {"role": "assistant", "content": turn.content, "tool_calls": calls}
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def _call(name: str, **arguments: str) -> Message:
@@ -247,31 +233,11 @@ def _function(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _result(text: str) -> Message:
-    return {"role": "tool", "content": text}
-
-
 def _as_text(messages: Sequence[Message]) -> list[Message]:
-    """The same messages for a template without tools: calls as JSON in the text, results as user messages."""
+    """Rewrite messages for a template without tools: calls as JSON in the text, results as user messages."""
     plain: list[Message] = []
     for message in messages:
-        if message.get("tool_calls"):
-            calls = [f"<tool_call>{json.dumps(call['function'])}</tool_call>" for call in message["tool_calls"]]
-            said = [message["content"]] if message["content"] else []
-            plain.append({"role": "assistant", "content": "\n".join([*said, *calls])})
-        elif message["role"] == "tool":
-            plain.append({"role": "user", "content": message["content"]})
-        else:
-            plain.append(message)
+        calls = [f"<tool_call>{json.dumps(call['function'])}</tool_call>" for call in message.get("tool_calls", ())]
+        content = "\n".join([*filter(None, [message["content"]]), *calls])
+        plain.append({"role": "user" if message["role"] == "tool" else message["role"], "content": content})
     return plain
-
-
-def _padded(prefix: str, rows: Sequence[Sequence[int]], width: int, pad: int) -> dict[str, torch.Tensor]:
-    return {
-        f"{prefix}input_ids": _filled(rows, width, pad),
-        f"{prefix}attention_mask": _filled([[1] * len(row) for row in rows], width, 0),
-    }
-
-
-def _filled(rows: Sequence[Sequence[int]], width: int, filler: int) -> torch.Tensor:
-    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])

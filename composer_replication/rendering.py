@@ -1,9 +1,12 @@
-"""Conversations as token ids, rendered once by the tokenizer's own chat template.
+"""Conversations as token ids, rendered once by the tokenizer's own chat template; hints spliced into these ids.
 
-Which tokens belong to which turn comes from that one rendering: the text up to a turn is a prefix of the whole text,
-and the tokenizer's offsets say where it ends in tokens. Messages are never tokenised apart and glued, because that does
-not give the ids that the model sees. The one place where the model itself begins anew is behind a generation prompt: if
-the first characters of an answer would melt into a token of that prompt, the text is cut there.
+The rendering tells which tokens belong to which turn: the text up to a turn is a prefix of the whole text, and the
+tokenizer's offsets give its end in tokens. Messages are never tokenised apart and joined, because that does not give
+the ids that the model sees. The one exception is the end of a generation prompt, where the model itself begins anew: if
+the first characters of an answer would merge with a prompt token, the text is cut there.
+
+Logged conversations and sampled rollouts share `TurnSpan` (where a turn is), `Splice` (where a hint goes) and
+`hinted_rows` (the hinted contexts and the index pairs of channel 2).
 """
 
 from __future__ import annotations
@@ -13,20 +16,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jinja2.exceptions import TemplateError
+import torch
+from torch.nn.utils.rnn import pad_sequence
 
-Message = dict[str, Any]
+from composer_replication.chat_templates import (
+    Tools,
+    accepted_hint_role,
+    renders_tool_calls,
+    template_text,
+    tokenise,
+)
+from composer_replication.traces import Message
 
 
 @dataclass(frozen=True)
-class AssistantTurn:
-    """Where an assistant message stands: `[start, stop)` are its own tokens, from the first one it generates to its
-    end-of-turn token; `header` is where its header begins, which is where a hint goes."""
+class TurnSpan:
+    """The position of an assistant turn in token ids.
 
-    message: int
-    header: int
+    `[start, stop)` are its own tokens, from the first one it generates to its end-of-turn token. `header` is where its
+    header begins, which is where a hint goes; None if no header of the template precedes it. `message` is the index of
+    its message, if there are messages.
+    """
+
+    message: int | None
+    header: int | None
     start: int
     stop: int
+
+    def moved(self, by: int) -> TurnSpan:
+        """Return the same turn in ids that begin elsewhere."""
+        header = None if self.header is None else self.header + by
+        return TurnSpan(self.message, header, self.start + by, self.stop + by)
 
 
 @dataclass(frozen=True)
@@ -34,7 +54,7 @@ class RenderedConversation:
     """The ids of a conversation, and its assistant turns in order."""
 
     ids: list[int]
-    turns: list[AssistantTurn]
+    turns: list[TurnSpan]
 
     def response_mask(self) -> list[int]:
         """1 on the tokens that an assistant turn generated, 0 elsewhere."""
@@ -45,160 +65,154 @@ class RenderedConversation:
 
 
 @dataclass(frozen=True)
-class HintedContext:
-    """A turn's ids with a hint spliced in before it; `shift` is how far the turn moved to the right."""
+class Splice:
+    """A hint in a row of ids: `hint_ids` go in at `header`, the loss applies to the tokens in `spans`.
 
-    ids: list[int]
-    shift: int
+    The hinted context begins at `first` and ends with the last span: a causal model does not see what follows.
+    Positions are indices into the row without padding.
+    """
+
+    hint_ids: tuple[int, ...]
+    header: int
+    spans: tuple[tuple[int, int], ...]
+    first: int = 0
+
+    @property
+    def shift(self) -> int:
+        """How far the tokens after the hint move to the right."""
+        return len(self.hint_ids) - self.first
+
+    def hinted(self, ids: Sequence[int]) -> list[int]:
+        """Return the hinted context for the row with these ids."""
+        return [*ids[self.first : self.header], *self.hint_ids, *ids[self.header : self.spans[-1][1]]]
+
+    def tokens(self) -> list[int]:
+        """The positions that carry loss."""
+        return [token for span in self.spans for token in range(*span)]
 
 
-def render_conversation(
-    tokenizer: Any, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None
-) -> RenderedConversation:
+def render_conversation(tokenizer: Any, messages: Sequence[Message], *, tools: Tools = None) -> RenderedConversation:
     """Render and tokenise a conversation, and locate its assistant turns.
 
     Raises:
         ValueError: the template rewrites earlier turns as the conversation grows, or the tokenizer gives no offsets.
     """
-    text = _template(tokenizer, messages, tools)
+    text = template_text(tokenizer, messages, tools)
     borders = _turn_borders(tokenizer, messages, tools, text)
-    ids, starts = _tokenise(tokenizer, text)
-    cuts = _melted_prompts(tokenizer, text, borders, ids, starts)
+    ids, starts = tokenise(tokenizer, text)
+    cuts = _merged_prompts(tokenizer, text, borders, ids, starts)
     if cuts:
         ids, starts = _tokenise_pieces(tokenizer, text, cuts)
     characters = [*starts, len(text)]
     turns = []
     for border in borders:
-        header, start, stop = (
-            _token_at(characters, character, border.message) for character in (border.header, border.start, border.stop)
-        )
-        turns.append(AssistantTurn(border.message, header, start, _end_of_turn(tokenizer, ids, start, stop)))
+        header, start, stop = (_token_at(characters, character, border.message) for character in border[1:])
+        turns.append(TurnSpan(border.message, header, start, _end_of_turn(tokenizer, ids, start, stop)))
     return RenderedConversation(ids, turns)
 
 
 def render_response(
-    tokenizer: Any,
-    prompt: Sequence[Message],
-    response: Message,
-    *,
-    tools: Sequence[dict[str, Any]] | None = None,
+    tokenizer: Any, prompt: Sequence[Message], response: Message, *, tools: Tools = None
 ) -> tuple[list[int], list[int]]:
-    """The ids of a prompt, generation prompt included, and those that the model would have to generate to answer it
-    with `response`, its end of turn included.
+    """Return the ids of a prompt, generation prompt included, and the ids that the model would have to generate to
+    answer it with `response`, end of turn included.
 
     Raises:
-        ValueError: the template does not show the response behind the generation prompt.
+        ValueError: the template does not show the response after the generation prompt.
     """
-    prompt_text = _template(tokenizer, prompt, tools, add_generation_prompt=True)
-    text = _template(tokenizer, [*prompt, response], tools)
+    prompt_text = template_text(tokenizer, prompt, tools, add_generation_prompt=True)
+    text = template_text(tokenizer, [*prompt, response], tools)
     if not text.startswith(prompt_text):
         raise ValueError("the chat template is not prefix-preserving: the response is not what follows its prompt")
-    prompt_ids = _tokenise(tokenizer, prompt_text)[0]
-    ids = _tokenise(tokenizer, text)[0]
+    prompt_ids = tokenise(tokenizer, prompt_text)[0]
+    ids = tokenise(tokenizer, text)[0]
     if ids[: len(prompt_ids)] != prompt_ids:
         ids = _tokenise_pieces(tokenizer, text, [len(prompt_text)])[0]
     stop = _end_of_turn(tokenizer, ids, len(prompt_ids), len(ids))
     return prompt_ids, ids[len(prompt_ids) : stop]
 
 
-def splice_hint(
-    tokenizer: Any,
-    messages: Sequence[Message],
-    rendered: RenderedConversation,
-    turn: AssistantTurn,
-    hint: str,
-    *,
-    role: str = "system",
-    tools: Sequence[dict[str, Any]] | None = None,
-) -> HintedContext:
-    """The context in which a hinted model would have said `turn`: the same ids, with the hint's message before it.
-
-    What follows the turn is left out; a causal model does not look at it.
+def hint_message(
+    tokenizer: Any, context: Sequence[Message], hint: str, *, role: str = "system", tools: Tools = None
+) -> tuple[list[int], str]:
+    """Return the ids of a hint as the message after `context`, and its role: "user" where the template does not show a
+    message of `role` there.
 
     Raises:
         ValueError: the template puts the hint elsewhere than at the end of the conversation.
     """
-    hint_ids = hint_message_ids(tokenizer, messages[: turn.message], hint, role=role, tools=tools)
-    ids = [*rendered.ids[: turn.header], *hint_ids, *rendered.ids[turn.header : turn.stop]]
-    return HintedContext(ids, len(hint_ids))
-
-
-def hint_message_ids(
-    tokenizer: Any,
-    messages: Sequence[Message],
-    hint: str,
-    *,
-    role: str = "system",
-    tools: Sequence[dict[str, Any]] | None = None,
-) -> list[int]:
-    """The ids of a hint's message as it stands behind `messages`, before the header of the turn it is for.
-
-    Raises:
-        ValueError: the template puts the hint elsewhere than at the end of the conversation.
-    """
-    before = _template(tokenizer, messages, tools)
-    hinted = _template(tokenizer, [*messages, {"role": role, "content": hint}], tools)
+    role = accepted_hint_role(tokenizer, context, role=role, tools=tools)
+    before = template_text(tokenizer, context, tools)
+    hinted = template_text(tokenizer, [*context, {"role": role, "content": hint}], tools)
     if not hinted.startswith(before):
         raise ValueError(f"the chat template rewrites the conversation when a {role!r} message is added to it")
-    return _tokenise(tokenizer, hinted[len(before) :])[0]
+    return tokenise(tokenizer, hinted[len(before) :])[0], role
 
 
-def accepted_hint_role(
-    tokenizer: Any,
-    messages: Sequence[Message],
-    *,
-    role: str = "system",
-    tools: Sequence[dict[str, Any]] | None = None,
-) -> str:
-    """`role`, or "user" where the template does not show such a message behind `messages`.
-
-    Some templates refuse a system message that is not the first, some drop it without a word, some move it to the top.
-    """
-    before = _template(tokenizer, messages, tools)
-    try:
-        hinted = _template(tokenizer, [*messages, {"role": role, "content": _PROBE}], tools)
-    except TemplateError:
-        return "user"
-    return role if hinted.startswith(before) and _PROBE in hinted[len(before) :] else "user"
-
-
-def generation_header_ids(
-    tokenizer: Any, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] | None = None
-) -> list[int]:
-    """The ids that prompt the assistant to speak behind `messages`; a hint goes before them.
+def generation_header_ids(tokenizer: Any, messages: Sequence[Message], *, tools: Tools = None) -> list[int]:
+    """Return the ids that prompt the assistant to speak after `messages`; a hint goes before them.
 
     Raises:
         ValueError: the generation prompt rewrites the conversation.
     """
-    before = _template(tokenizer, messages, tools)
-    prompt = _template(tokenizer, messages, tools, add_generation_prompt=True)
+    before = template_text(tokenizer, messages, tools)
+    prompt = template_text(tokenizer, messages, tools, add_generation_prompt=True)
     if not prompt.startswith(before):
         raise ValueError("the chat template rewrites the conversation when the generation prompt is added to it")
-    return _tokenise(tokenizer, prompt[len(before) :])[0]
+    return tokenise(tokenizer, prompt[len(before) :])[0]
 
 
-def renders_tool_calls(tokenizer: Any) -> bool:
-    """Whether the chat template shows tool calls and results; some drop them without a word, others refuse them."""
-    try:
-        text = _template(tokenizer, _PROBE_CALL, [_PROBE_TOOL])
-    except TemplateError:
-        return False
-    return all(part in text for part in ("probe_tool", "probe_argument", "probe_result"))
+def hinted_rows(
+    rows: Sequence[Sequence[int]],
+    splices: Sequence[Sequence[Splice]],
+    *,
+    pad_token_id: int,
+    left_padding: Sequence[int] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Build the hinted contexts of a batch, and the index pairs that find the same tokens in both contexts.
+
+    Args:
+        rows: the ids of each row of `input_ids`, without padding.
+        splices: the hints of each row; there must be at least one.
+        pad_token_id: fills the hinted contexts on the right.
+        left_padding: the number of padding columns before each row in `input_ids`; none if not given.
+
+    Returns:
+        `ctx_teacher_input_ids` and `ctx_teacher_attention_mask` (hints, T), one row per hint in order;
+        `sdpo_student_index` and `sdpo_teacher_index` (tokens, 2), the row and column of each token that carries loss in
+        `input_ids` and in `ctx_teacher_input_ids`.
+    """
+    paddings = left_padding or [0] * len(rows)
+    hints = [(row, splice) for row, own in enumerate(splices) for splice in own]
+    student = [(row, paddings[row] + token) for row, splice in hints for token in splice.tokens()]
+    teacher = [(number, token + splice.shift) for number, (_, splice) in enumerate(hints) for token in splice.tokens()]
+    return {
+        **padded("ctx_teacher_", [splice.hinted(rows[row]) for row, splice in hints], pad_token_id),
+        "sdpo_student_index": torch.tensor(student),
+        "sdpo_teacher_index": torch.tensor(teacher),
+    }
 
 
-def renders_text_beside_calls(tokenizer: Any) -> bool:
-    """Whether the chat template shows what a turn says beside the call it makes; Llama 3.1's shows the call alone."""
-    asked, call, _ = _PROBE_CALL
-    return _PROBE in _template(tokenizer, [asked, {**call, "content": _PROBE}], [_PROBE_TOOL])
+def padded(prefix: str, rows: Sequence[Sequence[int]], pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Return `{prefix}input_ids` and `{prefix}attention_mask` (rows, longest), padded on the right."""
+    return {
+        f"{prefix}input_ids": stacked(rows, pad_token_id),
+        f"{prefix}attention_mask": stacked([[1] * len(row) for row in rows], 0),
+    }
+
+
+def stacked(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
+    """Stack rows of different lengths into one tensor, filled up on the right."""
+    return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_value=filler)
 
 
 def check_chat_template(tokenizer: Any, *, tools: bool = False, growing: bool = False) -> None:
-    """Try a tokenizer and its chat template, before any data is rendered with them.
+    """Try a tokenizer and its chat template before any data is rendered with them.
 
     Args:
         tokenizer: the tokenizer that has the template.
         tools: whether tool calls will be rendered.
-        growing: whether conversations with several assistant turns will be.
+        growing: whether conversations with several assistant turns will be rendered.
 
     Raises:
         ValueError: the tokenizer gives no offsets or has no template, or the template leaves out tool calls or rewrites
@@ -208,7 +222,7 @@ def check_chat_template(tokenizer: Any, *, tools: bool = False, growing: bool = 
         raise ValueError(
             f"{type(tokenizer).__name__} has no chat template: set tokenizer.chat_template, for instance to Qwen2.5's"
         )
-    _tokenise(tokenizer, "")
+    tokenise(tokenizer, "")
     if tools and not renders_tool_calls(tokenizer):
         raise ValueError(
             "the chat template leaves tool calls or their results out: set tokenizer.chat_template to one with tools, "
@@ -216,46 +230,14 @@ def check_chat_template(tokenizer: Any, *, tools: bool = False, growing: bool = 
         )
     if not growing:
         return
+    talk = [{"role": role, "content": f"probe_{number}"} for number in (1, 2) for role in ("user", "assistant")]
     try:
-        render_conversation(tokenizer, _PROBE_TALK)
+        render_conversation(tokenizer, talk)
     except ValueError as error:
         raise ValueError(
-            f"{error}; set tokenizer.chat_template to one that leaves the past as it is, for instance that of "
+            f"{error}; set tokenizer.chat_template to one that leaves earlier turns unchanged, for instance that of "
             "trl.chat_template_utils.get_training_chat_template(tokenizer)"
         ) from error
-
-
-# Words that no template has by itself.
-_PROBE = "probe_text"
-_PROBE_TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "probe_tool",
-        "description": "A probe.",
-        "parameters": {"type": "object", "properties": {"probe_argument": {"type": "string"}}},
-    },
-}
-_PROBE_TALK: list[Message] = [
-    {"role": "user", "content": "probe_question"},
-    {"role": "assistant", "content": "probe_answer"},
-    {"role": "user", "content": "probe_again"},
-    {"role": "assistant", "content": "probe_end"},
-]
-_PROBE_CALL: list[Message] = [
-    {"role": "user", "content": "probe_question"},
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {
-                "id": "a1b2c3d4e",
-                "type": "function",
-                "function": {"name": "probe_tool", "arguments": {"probe_argument": "x"}},
-            }
-        ],
-    },
-    {"role": "tool", "tool_call_id": "a1b2c3d4e", "name": "probe_tool", "content": "probe_result"},
-]
 
 
 class _Border(NamedTuple):
@@ -267,62 +249,52 @@ class _Border(NamedTuple):
     stop: int
 
 
-def _turn_borders(
-    tokenizer: Any, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None, text: str
-) -> list[_Border]:
-    """Where the assistant messages stand in the rendering of all of them.
+def _turn_borders(tokenizer: Any, messages: Sequence[Message], tools: Tools, text: str) -> list[_Border]:
+    """Locate the assistant messages in the rendering of all messages.
 
-    What the template renders up to a message must be how the whole begins. To render all those beginnings takes time
-    that grows with the square of the conversation, so all but the first and the last are looked at through a window:
-    the conversation up to its first answer, and behind it the messages from one answer to the next. What that adds must
-    stand in the whole text where the turn before has ended; if it does not, the beginning is rendered in full.
+    The rendering up to a message must be a prefix of the whole. Rendering every prefix would take time that grows with
+    the square of the conversation, so all but the first and the last are checked through a window: the conversation up
+    to its first answer, followed by the messages from one answer to the next. What the window adds must be in the whole
+    text where the turn before ended; if it is not, the prefix is rendered in full.
     """
     spoken = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     if spoken[:1] == [0]:
         raise ValueError("the conversation begins with an assistant message: nothing prompts it")
     borders: list[_Border] = []
     for previous, index in zip([-1, *spoken], spoken, strict=False):
-        border = None
+        shown = None
         if borders and index != spoken[-1]:
-            lead = messages[: spoken[0] + 1]
-            window = [*lead, *messages[previous + 1 : index + 1]]
+            window = [*messages[: spoken[0] + 1], *messages[previous + 1 : index + 1]]
             shown = _shown(tokenizer, window, tools, text, text[: borders[0].stop], borders[-1].stop)
-            border = None if shown is None else _Border(index, *shown)
-        if border is None:
+        if shown is None:
             shown = _shown(tokenizer, messages[: index + 1], tools, text, "", 0)
-            if shown is None:
-                raise ValueError(
-                    "the chat template is not prefix-preserving: what it renders up to message "
-                    f"{index} is not how the whole conversation begins"
-                )
-            border = _Border(index, *shown)
-        borders.append(border)
+        if shown is None:
+            raise ValueError(
+                "the chat template is not prefix-preserving: what it renders up to message "
+                f"{index} is not how the whole conversation begins"
+            )
+        borders.append(_Border(index, *shown))
     return borders
 
 
 def _shown(
-    tokenizer: Any,
-    messages: Sequence[Message],
-    tools: Sequence[dict[str, Any]] | None,
-    whole: str,
-    lead: str,
-    offset: int,
+    tokenizer: Any, messages: Sequence[Message], tools: Tools, whole: str, lead: str, offset: int
 ) -> tuple[int, int, int] | None:
-    """Where the last of `messages` has its header, its words and its end in the whole text, if what they add behind
-    `lead` stands in it at `offset`."""
+    """Locate the header, the words and the end of the last of `messages` in the whole text; None unless the whole text
+    has at `offset` what the messages add after `lead`."""
     ends = []
     for part, prompting in ((messages[:-1], False), (messages[:-1], True), (messages, False)):
-        text = _template(tokenizer, part, tools, add_generation_prompt=prompting)
+        text = template_text(tokenizer, part, tools, add_generation_prompt=prompting)
         if not text.startswith(lead) or not whole.startswith(text[len(lead) :], offset):
             return None
         ends.append(offset + len(text) - len(lead))
     return ends[0], ends[1], ends[2]
 
 
-def _melted_prompts(
+def _merged_prompts(
     tokenizer: Any, text: str, borders: Sequence[_Border], ids: list[int], starts: list[int]
 ) -> list[int]:
-    """The characters at which generation prompts end whose tokens are others than if nothing followed them."""
+    """Return the ends, in characters, of the generation prompts whose tokens change with what follows them."""
     characters = [*starts, len(text)]
     prompts: dict[str, list[int]] = {}
     cuts = []
@@ -330,49 +302,19 @@ def _melted_prompts(
         header = _token_at(characters, border.header, border.message)
         prompt = text[border.header : border.start]
         if prompt not in prompts:
-            prompts[prompt] = _tokenise(tokenizer, prompt)[0]
+            prompts[prompt] = tokenise(tokenizer, prompt)[0]
         start = header + len(prompts[prompt])
         if ids[header:start] != prompts[prompt] or characters[start] != border.start:
             cuts.append(border.start)
     return cuts
 
 
-def _template(
-    tokenizer: Any,
-    messages: Sequence[Message],
-    tools: Sequence[dict[str, Any]] | None,
-    *,
-    add_generation_prompt: bool = False,
-) -> str:
-    text: str = tokenizer.apply_chat_template(
-        list(messages), tools=tools, tokenize=False, add_generation_prompt=add_generation_prompt
-    )
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # halves of characters, which agent logs do hold and tokenizers refuse
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def _tokenise(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
-    """Ids, and the character at which each token starts."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise ValueError(f"{type(tokenizer).__name__} gives no character offsets: use the fast tokenizer of the model")
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    starts, reached = [], 0
-    for start, end in encoded["offset_mapping"]:
-        # Some tokenizers leave the white space that a token begins with out of its offsets.
-        starts.append(min(start, reached))
-        reached = end
-    return list(encoded["input_ids"]), starts
-
-
 def _tokenise_pieces(tokenizer: Any, text: str, cuts: Sequence[int]) -> tuple[list[int], list[int]]:
-    """As `_tokenise`, with no token across a cut."""
+    """As `tokenise`, with no token across a cut."""
     ids: list[int] = []
     starts: list[int] = []
     for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-        piece_ids, piece_starts = _tokenise(tokenizer, text[begin:end])
+        piece_ids, piece_starts = tokenise(tokenizer, text[begin:end])
         ids += piece_ids
         starts += [begin + start for start in piece_starts]
     return ids, starts

@@ -31,7 +31,7 @@ from composer_replication._tiny.tool_house import CUSTOMS, ToolHouse, house_task
 from composer_replication._tiny.warm_up import house_hint, house_tokenizer, warmed_up_model
 from composer_replication.distillation import dpo_loss
 from composer_replication.opsd import generalized_jsd_loss
-from composer_replication.rendering import generation_header_ids, hint_message_ids, render_conversation
+from composer_replication.rendering import generation_header_ids, hint_message, render_conversation
 
 TASKS, GROUP, MAX_TOKENS = 4, 4, 36  # tasks per step, rollouts per task, tokens per rollout
 ALPHA_SDPO, BETA_REPLAY = 1.0, 0.1  # the weights of channels 2 and 3
@@ -186,7 +186,7 @@ def hint_distillation(
         if rollout.hint is None:
             continue
         prompt, tools = rollout.task["prompt"], house_tools()
-        hint_ids = hint_message_ids(tokenizer, prompt, rollout.hint, tools=tools)
+        hint_ids, _ = hint_message(tokenizer, prompt, rollout.hint, tools=tools)
         # The hint is the last message before the header that prompts the assistant.
         header = len(rollout.prompt_ids) - len(generation_header_ids(tokenizer, prompt, tools=tools))
         context = [*rollout.prompt_ids[:header], *hint_ids, *rollout.prompt_ids[header:]]

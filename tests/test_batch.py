@@ -207,7 +207,7 @@ def test_a_pair_that_cannot_be_used_is_refused(qwen_tokenizer: Any, qwen_model: 
     for changed, message in (
         ({"rejected": own["chosen"]}, r"pair rejects .*read_file.*goes wrong here is .*open_file"),
         ({"chosen": own["rejected"]}, "pair chooses what it rejects"),
-        ({"chosen": "[TOOL_USE] name=read_file input={broken"}, "read_file with arguments that are no JSON object"),
+        ({"chosen": "[TOOL_USE] name=read_file input={broken"}, "read_file with arguments that are not a JSON object"),
         ({"chosen": None}, "pair must have the text of an action as 'chosen', got None"),
     ):
         with pytest.raises(ValueError, match=message):

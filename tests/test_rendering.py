@@ -10,13 +10,8 @@ from typing import Any
 import pytest
 from tokenizers import processors
 
-from composer_replication.rendering import (
-    accepted_hint_role,
-    check_chat_template,
-    hint_message_ids,
-    render_conversation,
-    splice_hint,
-)
+from composer_replication.chat_templates import accepted_hint_role
+from composer_replication.rendering import Splice, check_chat_template, hint_message, hinted_rows, render_conversation
 
 CALL = {"type": "function", "function": {"name": "read_file", "arguments": {"path": "a b.py"}}}
 CONVERSATION = [
@@ -72,9 +67,13 @@ def test_mask_covers_exactly_the_turns(tokenizer: Any) -> None:
 def test_hint_is_spliced_before_the_turn_and_nothing_else_changes(tokenizer: Any, role: str, which: int) -> None:
     rendered = render_conversation(tokenizer, CONVERSATION)
     turn = rendered.turns[which]
-    hinted = splice_hint(tokenizer, CONVERSATION, rendered, turn, "Reminder: list the files first.", role=role)
-    assert hinted.ids[: turn.header] == rendered.ids[: turn.header]
-    assert hinted.ids[turn.header + hinted.shift :] == rendered.ids[turn.header : turn.stop]
+    context = CONVERSATION[: turn.message]
+    hint_ids, shown_role = hint_message(tokenizer, context, "Reminder: list the files first.", role=role)
+    assert shown_role == role
+    splice = Splice(tuple(hint_ids), turn.header, ((turn.start, turn.stop),))
+    hinted = splice.hinted(rendered.ids)
+    assert hinted[: turn.header] == rendered.ids[: turn.header]
+    assert hinted[turn.header + splice.shift :] == rendered.ids[turn.header : turn.stop]
     # The same ids as if the template had rendered the hinted conversation itself.
     with_hint = [
         *CONVERSATION[: turn.message],
@@ -82,21 +81,32 @@ def test_hint_is_spliced_before_the_turn_and_nothing_else_changes(tokenizer: Any
         CONVERSATION[turn.message],
     ]
     whole = tokenizer.apply_chat_template(with_hint, return_dict=False)
-    assert whole[: len(hinted.ids)] == hinted.ids
+    assert whole[: len(hinted)] == hinted
 
 
-def test_a_template_that_rewrites_the_past_is_refused(qwen_tokenizer: Any) -> None:
+TALK = [{"role": role, "content": f"{number}"} for number in range(5) for role in ("user", "assistant")]
+
+
+@pytest.mark.parametrize(
+    ("content", "refused_at"),
+    [
+        ("m.content if loop.last or m.role != 'assistant' else '…'", 1),
+        ("'…' if messages | length > 6 and loop.index == 4 else m.content", 3),
+        ("'…' if add_generation_prompt and messages | length > 6 and loop.index == 4 else m.content", 9),
+    ],
+)
+def test_a_template_that_rewrites_the_past_is_refused(qwen_tokenizer: Any, content: str, refused_at: int) -> None:
     forgetful = copy.deepcopy(qwen_tokenizer)
     forgetful.chat_template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
-        "{{ m.content if loop.last or m.role != 'assistant' else '…' }}<|im_end|>{% endfor %}"
+        "{% for m in messages %}{{ '<|im_start|>' + m.role }}{{ " + content + " }}<|im_end|>{% endfor %}"
         "{{ '<|im_start|>assistant' if add_generation_prompt }}"
     )
-    with pytest.raises(ValueError, match=r"not prefix-preserving: .* up to message 2"):
-        render_conversation(forgetful, [{**m, "tool_calls": None} for m in CONVERSATION])
+    render_conversation(forgetful, TALK[: 2 if refused_at == 1 else 6])
+    with pytest.raises(ValueError, match=rf"not prefix-preserving: .* up to message {refused_at}"):
+        render_conversation(forgetful, TALK)
 
 
-def test_an_answer_that_would_melt_into_its_prompt_is_cut_from_it(qwen_tokenizer: Any) -> None:
+def test_an_answer_that_would_merge_with_its_prompt_is_cut_from_it(qwen_tokenizer: Any) -> None:
     talk = [*CONVERSATION, {"role": "user", "content": "Code only."}, {"role": "assistant", "content": "    return 1"}]
     assert len(qwen_tokenizer("\n   ")["input_ids"]) == 1
     rendered = render_conversation(qwen_tokenizer, talk)
@@ -153,45 +163,6 @@ def test_long_conversations_are_rendered_few_times(tokenizer: Any) -> None:
         assert rendered.ids[: turn.start] == prompt
 
 
-def test_a_template_that_rewrites_the_past_late_is_refused(qwen_tokenizer: Any) -> None:
-    forgetful = copy.deepcopy(qwen_tokenizer)
-    forgetful.chat_template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
-        "{{ '…' if messages | length > 6 and loop.index == 4 else m.content }}<|im_end|>{% endfor %}"
-        "{{ '<|im_start|>assistant' if add_generation_prompt }}"
-    )
-    talk = [{"role": role, "content": f"{number}"} for number in range(5) for role in ("user", "assistant")]
-    with pytest.raises(ValueError, match=r"not prefix-preserving: .* up to message 3"):
-        render_conversation(forgetful, talk)
-
-
-def test_a_template_that_prompts_with_another_past_is_refused(qwen_tokenizer: Any) -> None:
-    shortening = copy.deepcopy(qwen_tokenizer)
-    shortening.chat_template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
-        "{{ '…' if add_generation_prompt and messages | length > 6 and loop.index == 4 else m.content }}"
-        "<|im_end|>{% endfor %}{{ '<|im_start|>assistant' if add_generation_prompt }}"
-    )
-    talk = [{"role": role, "content": f"{number}"} for number in range(5) for role in ("user", "assistant")]
-    render_conversation(shortening, talk[:6])
-    with pytest.raises(ValueError, match=r"not prefix-preserving: .* up to message 9"):
-        render_conversation(shortening, talk)
-
-
-def test_a_role_that_the_template_drops_or_moves_is_not_taken_for_hints(qwen_tokenizer: Any) -> None:
-    dropping, moving = copy.deepcopy(qwen_tokenizer), copy.deepcopy(qwen_tokenizer)
-    body = "{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}"
-    dropping.chat_template = "{% for m in messages %}{% if m.role != 'system' %}" + body + "{% endif %}{% endfor %}"
-    moving.chat_template = (
-        "{% for m in messages if m.role == 'system' %}" + body + "{% endfor %}"
-        "{% for m in messages if m.role != 'system' %}" + body + "{% endfor %}"
-    )
-    talk = [{"role": "user", "content": "Hello."}]
-    assert accepted_hint_role(qwen_tokenizer, talk) == "system"
-    assert accepted_hint_role(dropping, talk) == "user"
-    assert accepted_hint_role(moving, talk) == "user"
-
-
 def test_a_token_across_a_turns_border_is_refused(qwen_tokenizer: Any) -> None:
     gluey = copy.deepcopy(qwen_tokenizer)
     gluey.chat_template = (
@@ -217,31 +188,41 @@ def test_a_tokenizer_without_offsets_is_refused(qwen_tokenizer: Any) -> None:
         render_conversation(Slow(), CONVERSATION)
 
 
+BODY = "{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}"
+
+
 @pytest.mark.parametrize(
-    "later_system",
+    "template",
     [
-        "{{ raise_exception('system first') }}",
-        "",
-        "{{ '<|im_start|>other' + m.content[:0] + '<|im_end|>' }}",
+        *(
+            "{% for m in messages %}{% if m.role == 'system' and not loop.first %}" + shown + "{% else %}"
+            "" + BODY + "{% endif %}{% endfor %}"
+            for shown in (
+                "{{ raise_exception('system first') }}",
+                "",
+                "{{ '<|im_start|>other' + m.content[:0] + '<|im_end|>' }}",
+            )
+        ),
+        "{% for m in messages if m.role == 'system' %}" + BODY + "{% endfor %}"
+        "{% for m in messages if m.role != 'system' %}" + BODY + "{% endfor %}",
     ],
+    ids=["refused", "dropped", "hidden", "moved to the top"],
 )
-def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer: Any, later_system: str) -> None:
+def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer: Any, template: str) -> None:
     picky = copy.deepcopy(qwen_tokenizer)
-    picky.chat_template = (
-        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}" + later_system + "{% else %}"
-        "{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}{% endif %}{% endfor %}"
-    )
-    messages = CONVERSATION[:2]
-    assert accepted_hint_role(picky, messages) == "user"
-    assert accepted_hint_role(qwen_tokenizer, messages) == "system"
-    assert picky.decode(hint_message_ids(picky, messages, "Look.", role="user")) == "<|im_start|>userLook.<|im_end|>"
+    picky.chat_template = template
+    for messages in (CONVERSATION[:2], CONVERSATION[1:2]):
+        assert accepted_hint_role(qwen_tokenizer, messages) == "system"
+    assert accepted_hint_role(picky, CONVERSATION[:2]) == "user"
+    hint_ids, role = hint_message(picky, CONVERSATION[:2], "Look.")
+    assert (picky.decode(hint_ids), role) == ("<|im_start|>userLook.<|im_end|>", "user")
 
 
-def test_a_role_that_the_template_moves_to_the_top_becomes_the_users(qwen_tokenizer: Any) -> None:
-    moving = copy.deepcopy(qwen_tokenizer)
-    moving.chat_template = (
-        "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
-        "{% for m in messages if m.role != 'system' %}{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}"
-        "{% endfor %}"
-    )
-    assert accepted_hint_role(moving, CONVERSATION[:2]) == "user"
+def test_hinted_rows_name_the_same_tokens_in_both_contexts() -> None:
+    rows = [[10, 11, 12, 13, 14], [20, 21, 22]]
+    splices = [[Splice((1, 2), 2, ((2, 3), (4, 5))), Splice((3,), 3, ((3, 4),), first=2)], []]
+    made = hinted_rows(rows, splices, pad_token_id=0, left_padding=[4, 6])
+    assert made["ctx_teacher_input_ids"].tolist() == [[10, 11, 1, 2, 12, 13, 14], [12, 3, 13, 0, 0, 0, 0]]
+    assert made["ctx_teacher_attention_mask"].tolist() == [[1] * 7, [1] * 3 + [0] * 4]
+    assert made["sdpo_student_index"].tolist() == [[0, 6], [0, 8], [0, 7]]
+    assert made["sdpo_teacher_index"].tolist() == [[0, 4], [0, 6], [1, 2]]

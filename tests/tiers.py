@@ -71,6 +71,7 @@ TIERS = {
         "trainer/test_composer_trainer.py",
         "trainer/test_effort_rewards.py::test_trl",
         "trainer/test_model_card.py::test_trainers",
+        "trainer/test_reset_text.py::test_a_text",
         "trainer/test_trace_trainer.py",
     ),
     # Made-up or damaged input in great number, or derivatives by differences.

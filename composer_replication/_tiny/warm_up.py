@@ -34,7 +34,8 @@ from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels.policy import lm_channel
 from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.layers import LayeredHints, as_collator_hint
-from composer_replication.rendering import Message, render_conversation
+from composer_replication.rendering import render_conversation
+from composer_replication.traces import Message
 
 RIGHT_BY_HABIT = 0.25
 """The share of calls without a hint that take the argument of the default house."""

@@ -11,6 +11,7 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set_seed
 
 from composer_replication._optional import EXTRAS, require, require_all
+from composer_replication.chat_templates import TemplatedTokenizer
 from composer_replication.rendering import check_chat_template
 from composer_replication.run.arguments import (
     channel_settings,
@@ -33,7 +34,6 @@ from composer_replication.run.model_loading import (
 from composer_replication.run.optimizers import OptimizerFactory
 from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.preference_rows import has_calls
-from composer_replication.trainer.rollouts.rollout import TemplatedTokenizer
 
 OnLog = Callable[[int, Mapping[str, Any]], None]
 """Called after every step with its number, and the metrics if it logged any."""

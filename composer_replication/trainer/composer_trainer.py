@@ -25,6 +25,7 @@ from composer_replication.causal_lm import keeping_hidden_states, recognise_head
 from composer_replication.channels.hint_distillation import HintGenerator
 from composer_replication.channels.scoring import summed_logprobs
 from composer_replication.channels.settings import ChannelSettings, RolloutKeywords, documents_keywords
+from composer_replication.chat_templates import TemplatedTokenizer, tool_definitions
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.trainer.advantages import SequenceKL
 from composer_replication.trainer.channel_engine import (
@@ -38,13 +39,18 @@ from composer_replication.trainer.channel_engine import (
 from composer_replication.trainer.channel_log import MetricsFile
 from composer_replication.trainer.checkpoint import ChannelCheckpoints
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
-from composer_replication.trainer.on_policy_hints import SITES, HintOptions, OnPolicyHints
+from composer_replication.trainer.on_policy_hints import (
+    SITES,
+    HintOptions,
+    OnPolicyHints,
+    buffered_tensors,
+    restored_buffer,
+)
 from composer_replication.trainer.pairs import given_pairs, replay_pairs
 from composer_replication.trainer.preference_rows import ShownContext, check_shown_context
-from composer_replication.trainer.rollouts.buffer import buffered_tensors, restored_buffer
-from composer_replication.trainer.rollouts.reset_text import separating
-from composer_replication.trainer.rollouts.rollout import Rollout, TemplatedTokenizer, tool_definitions
-from composer_replication.trainer.traces.batches import TraceBatches
+from composer_replication.trainer.rendered_traces import TraceBatches
+from composer_replication.trainer.reset_text import separating
+from composer_replication.trainer.rollouts import Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -387,7 +393,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
 
     def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Rollouts that are still to be used, metrics that are not logged yet, and the position in the traces."""
-        tensors, rows = buffered_tensors(self._buffered_inputs if self._is_buffer_in_use() else None, SITES)
+        tensors, rows = buffered_tensors(self._buffered_inputs if self._is_buffer_in_use() else None)
         return tensors, {
             "step": self._step,
             "buffer": rows,
@@ -403,7 +409,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         if self._traces is not None and numbers["traces"] is not None:
             self._traces.load_state_dict(numbers["traces"])
         self._step = numbers["step"]
-        self._buffered_inputs = restored_buffer(tensors, numbers["buffer"], SITES, self.accelerator.device)
+        self._buffered_inputs = restored_buffer(tensors, numbers["buffer"], self.accelerator.device)
         for name, values in numbers["metrics"].items():
             self._metrics["train"][name] = list(values)
 

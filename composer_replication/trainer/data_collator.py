@@ -1,4 +1,4 @@
-"""From traces to a batch: whole conversations as the chat template renders them, hinted contexts, preference pairs.
+"""The collator: traces become a batch of whole conversations, hinted contexts and preference pairs.
 
 Shapes: R rows (one per conversation), S hinted turns, N pairs, P positions of channel 2, T columns.
 """
@@ -9,18 +9,18 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from composer_replication._arguments import check_choice, check_count
 from composer_replication.channels.hint_distillation import HintGenerator, SDPOTarget
-from composer_replication.rendering import check_chat_template, renders_text_beside_calls
+from composer_replication.chat_templates import renders_text_beside_calls
+from composer_replication.rendering import check_chat_template, hinted_rows, padded, stacked
 from composer_replication.traces import TraceExample, TraceState, TraceTurn, Turn
+from composer_replication.trainer.conversations import conversations, trace_turns
 from composer_replication.trainer.preference_rows import PreferenceStats, preference_batch, preference_rows
-from composer_replication.trainer.traces.conversations import conversations, trace_turns
-from composer_replication.trainer.traces.rows import RowMaker, RowStats, TraceRow
+from composer_replication.trainer.trace_rows import RowStats, TraceRow, conversation_rows
 
 __all__ = [
     "CollatorConfig",
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class TokenizerLike(Protocol):
-    """What the collator needs of a tokenizer; a fast one of transformers with a chat template has it."""
+    """The tokenizer methods that the collator calls; a fast transformers tokenizer with a chat template has them."""
 
     @property
     def pad_token_id(self) -> int | None: ...
@@ -53,21 +53,21 @@ class CollatorConfig:
     Args:
         max_seq_len: the longest row, and the longest hinted context, in tokens.
         max_dpo_seq_len: the longest prompt and response together, in tokens.
-        pad_token_id: for tokenizers that have none; one that has its own is padded with that. Masks come from lengths,
-            so either may be a token that also stands in the text.
-        ignore_index: what `sdpo_loss_mask` has where there is no loss.
+        pad_token_id: for tokenizers that have none; a tokenizer's own comes first. Masks come from lengths, so either
+            may be a token that also occurs in the text.
+        ignore_index: the value of `sdpo_loss_mask` where there is no loss.
         enable_sdpo: make channel 2's fields.
         hint_generator: `(error_kind, error_meta) -> hint`, None where there is nothing to say. Without it, channel 2
             is off.
         enable_replay_dpo: make channel 3's fields.
-        rlvr_reward_key: where an example has its reward.
-        sdpo_target: the hint goes before, and the loss on, the turn that made the failing call ("erring_turn") or the
-            next turn of the assistant behind the failure ("recovery_turn").
-        hint_role: of the hint's message; "user" is taken where the template does not accept it.
+        rlvr_reward_key: the key of an example's reward.
+        sdpo_target: the hint goes before, and the loss applies to, the turn that made the failing call ("erring_turn")
+            or the assistant's next turn after the failure ("recovery_turn").
+        hint_role: the role of the hint's message; "user" where the template does not accept it.
         train_on_errors: False leaves the turns that the student got wrong out of `response_mask`. They stay in the
             context, and in channel 2.
-        max_windows: how many rows a conversation that is too long may become. The first is its end; each further one
-            ends with an error that would be lost, the latest first.
+        max_windows: the most rows that a conversation that is too long may become. The first is its end; each further
+            one ends with an error that would be lost, the latest first.
         system_prompt: put first in every conversation, unless the trace has one of its own.
         strip_thinking: leave the assistant's thinking out of the text.
     """
@@ -91,17 +91,17 @@ class CollatorConfig:
         check_count("max_seq_len", self.max_seq_len)
         check_count("max_dpo_seq_len", self.max_dpo_seq_len)
         check_count("max_windows", self.max_windows)
-        check_choice("sdpo_target", self.sdpo_target, ("erring_turn", "recovery_turn"))
+        check_choice("sdpo_target", self.sdpo_target, get_args(SDPOTarget))
         if self.ignore_index > 0:
             raise ValueError(f"ignore_index must not be above 0, which marks loss in a mask; got {self.ignore_index}")
 
 
 @dataclass
 class CollatorStats(RowStats, PreferenceStats):
-    """What a collator has seen and left out so far; in a data loader's worker, of that worker alone.
+    """Counts of what a collator has seen and left out so far; in a data loader's worker, of that worker alone.
 
-    `examples` came in, `examples_without_turns` of them had nothing to learn and gave no row. `rewards_missing` were
-    taken for 0. The rest is described in `RowStats` and `PreferenceStats`.
+    `examples` came in, `examples_without_turns` of them had nothing to learn and gave no row. `rewards_missing` counts
+    missing rewards, taken as 0. The rest is described in `RowStats` and `PreferenceStats`.
     """
 
     examples: int = 0
@@ -123,7 +123,7 @@ class ComposerDataCollator:
     _checked: set[tuple[Any, bool]] = field(default_factory=set, init=False, repr=False)
 
     def __call__(self, batch: Sequence[TraceExample]) -> dict[str, torch.Tensor]:
-        """A batch that `compose_loss` takes, once channel 3's reference log-probabilities have been added to it.
+        """Return a batch that `compose_loss` takes once channel 3's reference log-probabilities are added to it.
 
         Returns:
             `input_ids`, `attention_mask`, `response_mask` (R, T) and `rewards` (R,). If there are hinted turns also
@@ -148,14 +148,20 @@ class ComposerDataCollator:
         return out
 
     def collate(self, rows: Sequence[TraceRow]) -> dict[str, torch.Tensor]:
-        """Rows that were made before, as the batch that `__call__` gives without its pairs."""
-        out = self._padded("", [row.ids for row in rows])
-        out["response_mask"] = _stacked([row.response_mask for row in rows], 0)
+        """Collate rows that were made before, as `__call__` does but without pairs."""
+        out = padded("", [row.ids for row in rows], self._pad_token_id)
+        out["response_mask"] = stacked([row.response_mask for row in rows], 0)
         out["rewards"] = torch.tensor([row.reward for row in rows])
-        return out | self._hinted(rows)
+        if any(row.sites for row in rows):
+            sites = [row.sites for row in rows]
+            out |= hinted_rows([row.ids for row in rows], sites, pad_token_id=self._pad_token_id)
+            mask = torch.full_like(out["ctx_teacher_input_ids"], self.config.ignore_index)
+            mask[tuple(out["sdpo_teacher_index"].T)] = 1
+            out["sdpo_loss_mask"] = mask
+        return out
 
     def rows(self, example: TraceExample) -> list[TraceRow]:
-        """One trace as rows: one for each conversation that it is made of, or several if it is long.
+        """Return one trace as rows: one for each of its conversations, or several if that is too long.
 
         Raises:
             ValueError: a turn that cannot be read, a reward that is no finite number, or a chat template that refuses
@@ -166,22 +172,14 @@ class ComposerDataCollator:
         turns = trace_turns(example)
         tools = example.get("tools") or None
         self._check_template(turns, bool(tools))
-        maker = RowMaker(
-            tokenizer=self.tokenizer,
-            max_length=config.max_seq_len,
-            max_windows=config.max_windows,
-            hint_generator=config.hint_generator if config.enable_sdpo else None,
-            target=config.sdpo_target,
-            hint_role=config.hint_role,
-            train_on_errors=config.train_on_errors,
-        )
+        made = conversations(turns, system_prompt=config.system_prompt, strip_thinking=config.strip_thinking)
         try:
             rows = [
                 row
-                for conversation in conversations(
-                    turns, system_prompt=config.system_prompt, strip_thinking=config.strip_thinking
+                for conversation in made
+                for row in conversation_rows(
+                    self.tokenizer, conversation, turns, config=config, tools=tools, stats=stats
                 )
-                for row in maker.rows(conversation, turns, tools, stats)
             ]
         except ValueError as error:
             raise ValueError(f"trace {example.get('trace_id', '?')!r}: {error}") from error
@@ -190,7 +188,7 @@ class ComposerDataCollator:
         return [replace(row, reward=reward) for row in rows]
 
     def _check_template(self, turns: Sequence[Turn], has_tools: bool) -> None:
-        """Once for each template, and once more when the first tool call comes."""
+        """Check each template once, and once more when the first tool call comes."""
         tools = has_tools or any(turn.tool_calls or turn.role == "tool" for turn in turns)
         key = (getattr(self.tokenizer, "chat_template", None), tools)
         if key not in self._checked:
@@ -210,23 +208,6 @@ class ComposerDataCollator:
             )
         return float(reward)
 
-    def _hinted(self, rows: Sequence[TraceRow]) -> dict[str, torch.Tensor]:
-        sites = [(row, site) for row, made in enumerate(rows) for site in made.sites]
-        if not sites:
-            return {}
-        out = self._padded("ctx_teacher_", [site.ids for _, site in sites])
-        student, teacher, masks = [], [], []
-        for number, (row, site) in enumerate(sites):
-            columns = range(site.start, site.stop)
-            student += [(row, column) for column in columns]
-            teacher += [(number, column + site.shift) for column in columns]
-            # A hinted context ends with the turn that the loss is on.
-            masks.append([self.config.ignore_index] * (len(site.ids) - len(columns)) + [1] * len(columns))
-        out["sdpo_loss_mask"] = _stacked(masks, self.config.ignore_index)
-        out["sdpo_student_index"] = torch.tensor(student)
-        out["sdpo_teacher_index"] = torch.tensor(teacher)
-        return out
-
     def _preferences(self, batch: Sequence[TraceExample]) -> dict[str, torch.Tensor]:
         pairs = [pair for example in batch for pair in example.get("dpo_pairs") or ()]
         rows = preference_rows(self.tokenizer, pairs, max_length=self.config.max_dpo_seq_len, stats=self.stats)
@@ -236,14 +217,3 @@ class ComposerDataCollator:
     def _pad_token_id(self) -> int:
         own = self.tokenizer.pad_token_id
         return self.config.pad_token_id if own is None else own
-
-    def _padded(self, prefix: str, rows: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
-        return {
-            f"{prefix}input_ids": _stacked(rows, self._pad_token_id),
-            f"{prefix}attention_mask": _stacked([[1] * len(row) for row in rows], 0),
-        }
-
-
-def _stacked(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
-    """Rows of different lengths as one tensor, filled up on the right."""
-    return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_value=filler)

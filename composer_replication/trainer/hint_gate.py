@@ -1,8 +1,8 @@
-"""The gate before channel 2: hints that say nothing, or that argue against what was rewarded, are left out.
+"""The gate before channel 2 drops hints that have no effect, or that work against what was rewarded.
 
 The gap of a site is how much the hint changes the teacher's log-probabilities of the turn's own tokens: those without
-it minus those with it. Both come from the teacher, because an averaged or frozen one differs from the policy also where
-the hint says nothing. A hint that changes little teaches little; the gap predicts the gain, so it is logged either way.
+it minus those with it. Both come from the teacher, because an averaged or frozen teacher differs from the policy even
+without a hint. A hint that changes little teaches little; the gap predicts the gain, so it is logged either way.
 
 Shapes: P paired positions, S sites.
 """
@@ -17,8 +17,8 @@ from composer_replication.channels.hint_distillation import HintGate
 
 
 class GateResult(NamedTuple):
-    """Which sites stay (S,), the mean absolute and the signed change of a token's log-probability per site (S,), and
-    how many sites each rule left out. The signed one is positive where the hint makes the turn less likely."""
+    """The sites that stay (S,), the mean absolute and signed change of a token's log-probability per site (S,), and the
+    number of sites that each rule dropped. The signed change is positive where the hint makes the turn less likely."""
 
     kept_S: torch.Tensor
     gap_S: torch.Tensor
@@ -34,7 +34,7 @@ def judge_sites(
     site_of_pair_P: torch.Tensor,
     rewarded_S: torch.Tensor | None = None,
 ) -> GateResult:
-    """Measure every site, and decide which of them go on to the divergence; without a gate, all do.
+    """Measure every site, and decide which ones reach the divergence; without a gate, all do.
 
     Args:
         gate: the rules, or None.

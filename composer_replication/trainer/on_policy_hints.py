@@ -1,15 +1,15 @@
 """Channel 2 on policy: from the rollouts that TRL has just made to a loss on the turns that went wrong in them.
 
 Everything about the hints is decided before the first micro-batch: which turns failed, what the teacher says with the
-hint, which hints pass the gate. So the tokens that carry loss are counted over the whole generation, and every one of
-them weighs the same, whichever micro-batch it falls into.
+hint, which hints pass the gate. So the tokens that carry loss are counted over the whole generation, and each has the
+same weight, whichever micro-batch it is in.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +20,20 @@ from composer_replication.causal_lm import HiddenStates, run_causal_lm
 from composer_replication.channels.hint_distillation import HintGenerator, HintSourceKind, Routing, SDPOTarget
 from composer_replication.trainer.advantages import routed_advantages
 from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints
-from composer_replication.trainer.rollouts.hint_sites import HintSite
-from composer_replication.trainer.rollouts.hinted_rows import hinted_batch
-from composer_replication.trainer.rollouts.hints import find_hint_sites
-from composer_replication.trainer.rollouts.rollout import Rollout
+from composer_replication.trainer.rollout_hints import find_hint_sites, hinted_batch
+from composer_replication.trainer.rollouts import Rollout
+from composer_replication.trainer.sites import HintSite
 
 SITES = "hint_sites"
 """The key under which TRL's batches carry each rollout's sites."""
 _TOKENS = "hint_tokens"
 _OF_ROLLOUTS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+_BUFFER = "buffer"
 
 
 @dataclass(frozen=True)
 class HintOptions:
-    """How hints are made; see `ComposerReplicationTrainer`."""
+    """The settings of hints; see `ComposerReplicationTrainer`."""
 
     hint_generator: HintGenerator
     hint_source: HintSourceKind
@@ -44,7 +44,7 @@ class HintOptions:
 
 
 class OnPolicyHints:
-    """What a trainer keeps of its rollouts between generating and learning from them.
+    """The rollouts of a trainer, kept from their generation until they are learned from.
 
     Args:
         channels: teacher, gate and log.
@@ -79,17 +79,17 @@ class OnPolicyHints:
         self._states_of_step = -1
 
     def forget(self) -> None:
-        """A new generation begins."""
+        """Drop what was kept: a new generation begins."""
         self._rollouts, self._texts = [], []
 
     def keep(self, rollouts: Sequence[Rollout], texts: Sequence[Any] | None) -> None:
-        """Take note of what was generated, and of what whoever generated it has to say."""
+        """Keep the generated rollouts, and the hints of the function that generated them."""
         self._rollouts = list(rollouts)
         if texts is not None:
             self.listen(texts)
 
     def listen(self, texts: Sequence[Any]) -> None:
-        """Take note of a text (or None) per rollout; where several speak, the first that says something is heard.
+        """Keep a text (or None) per rollout; of several, the first that is not None counts.
 
         Raises:
             ValueError: another number of texts than of rollouts.
@@ -161,12 +161,12 @@ class OnPolicyHints:
     def loss(
         self, model: nn.Module, inputs: dict[str, Any], student: HiddenStates | None, *, step: int, windows: float
     ) -> torch.Tensor | None:
-        """Channel 2's loss over a micro-batch, without α; None if no turn in it carries one.
+        """Return channel 2's loss over a micro-batch, without α; None if no turn in it carries one.
 
         Args:
             model: the policy, for a model whose states could not be kept from GRPO's own pass.
             inputs: TRL's micro-batch with its sites.
-            student: the states that GRPO's pass left behind.
+            student: the states kept from GRPO's pass.
             step: optimiser steps made so far.
             windows: optimiser steps that share a generation's rollouts.
         """
@@ -190,16 +190,14 @@ class OnPolicyHints:
         return self._channels.hint_loss(student, batch, judged, token_weight=token_weight, channel="sdpo")
 
     def _judged(self, output: dict[str, Any], found: list[list[HintSite]]) -> list[list[HintSite]]:
-        """The sites that pass the gate, a few rollouts at a time."""
+        """Return the sites that pass the gate, scored a few rollouts at a time."""
         rewarded = output["advantages"] > 0
         rewarded_B = rewarded if rewarded.dim() == 1 else rewarded.any(dim=1)
         kept: list[list[HintSite]] = [[] for _ in found]
         hinted_rows = [row for row, sites in enumerate(found) if sites]
         for start in range(0, len(hinted_rows), self._rows_per_pass):
             rows = hinted_rows[start : start + self._rows_per_pass]
-            part = {
-                name: output[name][rows] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
-            }
+            part = {name: output[name][rows] for name in _OF_ROLLOUTS}
             built = hinted_batch(part, [found[row] for row in rows], pad_token_id=self._tokenizer.pad_token_id)
             assert built is not None, "rows without a token to learn from have no sites"
             batch, site_of_pair_P = built
@@ -220,10 +218,9 @@ def _feedback(environment: Any) -> Any:
 
 
 def _succeeded(rewards: Sequence[float], group: int, threshold: float | None) -> list[bool]:
-    """Whether each rollout did well: from a threshold on, or better than its group on average.
+    """Whether each rollout did well: its reward reaches the threshold or, without one, exceeds its group's mean.
 
-    One that nothing scored has neither failed nor anything to show to others; it counts as one that did well, because
-    only failed ones are corrected, and as the last that others learn from.
+    A rollout that nothing scored counts as one that did well, because only failed ones are corrected.
     """
     good = []
     for start in range(0, len(rewards), group):
@@ -234,3 +231,42 @@ def _succeeded(rewards: Sequence[float], group: int, threshold: float | None) ->
             math.isnan(reward) or (reward > least if threshold is None else reward >= threshold) for reward in of_group
         ]
     return good
+
+
+def buffered_tensors(
+    buffer: Sequence[Mapping[str, Any]] | None,
+) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]] | None]:
+    """Split a trainer's buffer into tensors under flat names, and the rest of each micro-batch as JSON takes it.
+
+    The buffer has the rollouts that were generated but not used up when a checkpoint is saved. Without them, a run
+    resumed between two generations would sample anew where the uninterrupted one goes on learning.
+    """
+    if buffer is None:
+        return {}, None
+    tensors: dict[str, torch.Tensor] = {}
+    rests: list[dict[str, Any]] = []
+    for number, inputs in enumerate(buffer):
+        rest: dict[str, Any] = {}
+        for name, value in inputs.items():
+            if isinstance(value, torch.Tensor):
+                # Slices of one batch share their storage, which safetensors refuses.
+                tensors[f"{_BUFFER}.{number}.{name}"] = value.detach().clone()
+            else:
+                rest[name] = [[site.to_json() for site in own] for own in value] if name == SITES else value
+        rests.append(rest)
+    return tensors, rests
+
+
+def restored_buffer(
+    tensors: Mapping[str, torch.Tensor], rests: Sequence[Mapping[str, Any]] | None, device: torch.device | str
+) -> list[dict[str, Any]] | None:
+    """Put together what `buffered_tensors` split."""
+    if rests is None:
+        return None
+    buffer: list[dict[str, Any]] = []
+    for number, rest in enumerate(rests):
+        prefix = f"{_BUFFER}.{number}."
+        inputs = {name.removeprefix(prefix): one.to(device) for name, one in tensors.items() if name.startswith(prefix)}
+        sites = [[HintSite.from_json(site) for site in own] for own in rest.get(SITES) or ()]
+        buffer.append({**inputs, **rest, **({SITES: sites} if SITES in rest else {})})
+    return buffer

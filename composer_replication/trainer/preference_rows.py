@@ -21,12 +21,12 @@ import torch
 from jinja2.exceptions import TemplateError
 
 from composer_replication._arguments import check_count
+from composer_replication.chat_templates import tool_definitions
 from composer_replication.rendering import check_chat_template, render_response
 from composer_replication.replaysim.records import NormalizedDPOPair
 from composer_replication.teacher_replay.pair_files import message_for_templates, preference_row
 from composer_replication.teacher_replay.records import Pair
 from composer_replication.traces import Message, without_thinking
-from composer_replication.trainer.rollouts.rollout import tool_definitions
 
 logger = logging.getLogger(__name__)
 

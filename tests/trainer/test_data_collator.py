@@ -14,8 +14,9 @@ from composer_replication._tiny import tiny_tokenizer
 from composer_replication.channels import preference_logprobs
 from composer_replication.loss import compose_loss
 from composer_replication.rendering import render_conversation
+from composer_replication.trainer.conversations import conversations, trace_turns
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
-from composer_replication.trainer.traces.conversations import conversations, trace_turns
+from composer_replication.trainer.rendered_traces import rows_digest
 
 GO = {"role": "user", "content": "Fix the bug 🙂."}
 WRONG = {
@@ -61,12 +62,8 @@ def paired(tokenizer: Any, batch: dict[str, torch.Tensor]) -> str:
 
 def test_settings_are_the_documented_ones() -> None:
     config = CollatorConfig()
-    assert (config.max_seq_len, config.max_dpo_seq_len, config.pad_token_id, config.ignore_index) == (
-        4096,
-        2048,
-        0,
-        -100,
-    )
+    lengths_and_fillers = (config.max_seq_len, config.max_dpo_seq_len, config.pad_token_id, config.ignore_index)
+    assert lengths_and_fillers == (4096, 2048, 0, -100)
     assert (config.enable_sdpo, config.hint_generator, config.enable_replay_dpo) == (True, None, True)
     assert (config.rlvr_reward_key, config.sdpo_target, config.hint_role) == ("final_reward", "erring_turn", "system")
     with pytest.raises(ValueError, match="sdpo_target must be one of 'erring_turn', 'recovery_turn', got 'both'"):
@@ -88,9 +85,8 @@ def test_a_batch_goes_through_the_loss_with_all_channels_live(tokenizer: Any, mo
         *("dpo_chosen_response_mask", "dpo_rejected_response_mask"),
     }
     with torch.no_grad():
-        batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"] = preference_logprobs(model, batch)[
-            0
-        ].chunk(2)
+        chosen, rejected = preference_logprobs(model, batch)[0].chunk(2)
+    batch |= {"dpo_chosen_ref_logprobs": chosen, "dpo_rejected_ref_logprobs": rejected}
     loss = compose_loss(model, batch, alpha_sdpo=0.1, beta_replay=0.05)
     assert loss.active_tokens == {
         "lm_ce": int(batch["response_mask"].sum()),
@@ -197,7 +193,7 @@ def test_turns_that_went_wrong_can_be_left_out_of_the_loss(qwen_tokenizer: Any) 
 def test_padding_is_known_by_length_and_not_by_id(qwen_tokenizer: Any, pad: str | None) -> None:
     tokenizer = copy.deepcopy(qwen_tokenizer)
     tokenizer.pad_token = pad
-    # The end of a turn, or the token that every ChatML message begins with, stands for padding too.
+    # The end of a turn, or the token that every ChatML message begins with, is the padding too.
     filler = tokenizer.convert_tokens_to_ids(pad or "<|im_start|>")
     config = hinting(pad_token_id=filler if pad is None else 0)
     long, short = example(*TURNS, dpo_pairs=[PAIR, {**PAIR, "chosen": "Done."}]), example(GO, WRONG)
@@ -271,10 +267,8 @@ def test_errors_that_a_long_row_would_lose_can_have_windows_of_their_own(qwen_to
             qwen_tokenizer, hinting(max_seq_len=limit, max_windows=9 if kept == 6 else rows)
         )
         batch = collator([example(*turns)])
-        assert (collator.stats.sites, collator.stats.sites_dropped) == (
-            kept,
-            {"truncated": 6 - kept} if kept < 6 else {},
-        )
+        dropped = {"truncated": 6 - kept} if kept < 6 else {}
+        assert (collator.stats.sites, collator.stats.sites_dropped) == (kept, dropped)
         assert batch["input_ids"].shape[0] == collator.stats.rows == rows
         assert batch["input_ids"].shape[1] <= limit
         if kept:
@@ -367,3 +361,10 @@ def test_text_that_a_template_leaves_out_is_said_once(caplog: pytest.LogCaptureF
 def test_halves_of_characters_do_not_stop_a_batch(qwen_tokenizer: Any) -> None:
     batch = ComposerDataCollator(qwen_tokenizer)([example({"role": "user", "content": "\ud83d"}, DONE)])
     assert "Done" in masked(qwen_tokenizer, batch)
+
+
+def test_the_digest_of_rows_is_that_of_older_checkpoints(qwen_tokenizer: Any) -> None:
+    rows = ComposerDataCollator(qwen_tokenizer, hinting(max_seq_len=100)).rows(example(GO, WRONG))
+    assert [site.first > 0 for row in rows for site in row.sites] == [True]  # the hinted context is cut
+    assert rows_digest(rows) == "efaa5fee18c7a6c0b7117ad170c9d606e206bf681e6f2b21a3a6a8f10fb5acf2"
+    assert rows_digest([row.compact() for row in rows]) == rows_digest(rows)

@@ -1,7 +1,7 @@
-"""Traces as chat templates want them: one or more linear conversations, in which each answer is learned once.
+"""Traces in the form that chat templates take: linear conversations, in which each answer is learned once.
 
-A trace whose context begins anew, goes back or loses results is no single conversation. It becomes several, each as
-the model saw it, and an answer that stands in more than one of them carries loss in the first alone.
+A trace whose context begins anew, goes back or loses results is not a single conversation. It becomes several, each as
+the model saw it. An answer that is in more than one of them carries loss in the first alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 from composer_replication.histories import Context, History, assistant_message
 from composer_replication.traces import Message, ToolCall, TraceExample, Turn, parse_arguments
 
-# Templates need somebody to answer; where the log has lost who that was, this stands there.
 EARLIER = "[The conversation began earlier.]"
+"""The user message before a first answer whose prompt the log has lost: templates need one."""
 
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -25,9 +25,9 @@ _ROLES = ("system", "user", "assistant", "tool")
 class Conversation:
     """A linear conversation of a trace.
 
-    `messages` are in OpenAI's form but for the arguments of calls: objects, or the text they are if they are none.
-    `turns` has, for each message, the index of the turn it shows (None: it stands for something that the log does not
-    have). `learned` are the assistant messages that carry loss here, and in no other conversation of the trace.
+    `messages` are in OpenAI's form, except that the arguments of calls are objects, or raw text if they are not JSON.
+    `turns` has, for each message, the index of the turn it shows (None: a placeholder for what the log does not have).
+    `learned` are the assistant messages that carry loss here, and in no other conversation of the trace.
     """
 
     messages: list[Message]
@@ -36,10 +36,10 @@ class Conversation:
 
 
 def trace_turns(example: TraceExample) -> list[Turn]:
-    """The turns of an example: those of a `Trace`, or ones with no more than the collator's documented fields.
+    """Return the turns of an example: those of a `Trace`, or ones with no more than the collator's documented fields.
 
-    Calls without an id get one, and results without one answer the oldest call that is still open. An error that
-    stands on a result is moved to the turn that made the call.
+    Calls without an id get one, and results without one answer the oldest call that is still open. An error on a
+    result is moved to the turn that made the call.
 
     Raises:
         ValueError: a turn that cannot be read; names the trace and the turn.
@@ -68,13 +68,13 @@ def trace_turns(example: TraceExample) -> list[Turn]:
 def conversations(
     turns: Sequence[Turn], *, system_prompt: str | None = None, strip_thinking: bool = True
 ) -> Iterator[Conversation]:
-    """The conversations of a trace in which there is something to learn, in order.
+    """Yield the conversations of a trace in which there is something to learn, in order.
 
-    Turns that repeat another file's are context only. `system_prompt` leads them, unless the log has one of its own.
+    Turns that repeat another file's are context only. `system_prompt` comes first, unless the log has one of its own.
     """
     context = Context(system_prompt=system_prompt, strip_thinking=strip_thinking)
-    # By the identity of the context's message: the turn that it shows. The message is kept too: a new one must not get
-    # the place of one that is gone.
+    # The turn that each of the context's messages shows, by the message's identity. Messages are kept, so that no new
+    # one gets the identity of one that is gone.
     turn_of: dict[int, tuple[Message, int]] = {}
     seen: History | None = None
     learned: list[int] = []
@@ -97,9 +97,10 @@ def conversations(
 
 def _continues(later: History, earlier: History) -> bool:
     """Whether a history only adds to another."""
-    if later.body[0] is earlier.body[0] and len(later) >= len(earlier):
-        return True
-    return len(later) >= len(earlier) and all(one is other for one, other in zip(later, earlier, strict=False))
+    if len(later) < len(earlier):
+        return False
+    same = zip(later, earlier, strict=False)
+    return later.body[0] is earlier.body[0] or all(one is other for one, other in same)
 
 
 def _conversation(
@@ -127,7 +128,7 @@ def _conversation(
 
 
 def _for_templates(turn: Turn, strip_thinking: bool) -> Message:
-    """An assistant turn with its arguments as objects: templates write them out, and would quote a text once more."""
+    """Return an assistant turn's message with arguments as objects: templates would quote a JSON text once more."""
     message = assistant_message(turn, strip_thinking=strip_thinking)
     for call, shown in zip(turn.tool_calls, message.get("tool_calls", ()), strict=True):
         if call.raw_arguments is None:
@@ -149,7 +150,7 @@ def _turn(given: Any, place: str, index: int) -> Turn:
 
 
 def _call(given: Any, place: str, spare_id: str) -> ToolCall:
-    """A call in this project's form, in OpenAI's, or with its arguments under another of the usual names."""
+    """Read a call in this project's form, in OpenAI's, or with its arguments under another of the usual names."""
     function = given.get("function", given) if isinstance(given, Mapping) else {}
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not name:

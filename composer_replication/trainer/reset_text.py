@@ -1,6 +1,6 @@
-"""A blank line before the text that an environment's `reset` returns.
+"""Puts a blank line before the text that an environment's `reset` returns.
 
-TRL appends that text to the prompt's last message as it is: "Read the notes" and "There are 7 files." would become
+TRL appends that text directly to the prompt's last message: "Read the notes" and "There are 7 files." would become
 "Read the notesThere are 7 files."
 """
 
@@ -17,7 +17,7 @@ _BLANK_LINE = "\n\n"
 
 
 def separating(factory: Callable[[], Any]) -> Callable[[], Any]:
-    """The same environments, whose `reset` returns its text with a blank line before it where one is needed."""
+    """Wrap a factory: the `reset` of its environments returns its text with a blank line before it where needed."""
 
     def made() -> Any:
         environment = factory()
@@ -42,7 +42,7 @@ def separating(factory: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def apart(prompt: Sequence[Mapping[str, Any]] | str | None, returned: Any) -> Any:
-    """What `reset` returned (a text, a list of content parts, or None), kept apart from the prompt's last message."""
+    """Separate what `reset` returned (a text, a list of content parts, or None) from the prompt's last message."""
     before = _text(prompt[-1].get("content"), -1) if isinstance(prompt, list) and prompt else ""
     after = _text(returned, 0)
     if not before or not after or before[-1].isspace() or after[0].isspace():
@@ -52,7 +52,7 @@ def apart(prompt: Sequence[Mapping[str, Any]] | str | None, returned: Any) -> An
 
 
 def _text(content: Any, place: int) -> str:
-    """A content's text, or that of the part at one of its ends; empty if there is an image, or nothing."""
+    """Return a content's text, or that of its part at `place`; empty if there is an image, or nothing."""
     if isinstance(content, list):
         content = content[place].get("text") if content else None
     return content if isinstance(content, str) else ""

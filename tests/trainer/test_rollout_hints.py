@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainer.rollouts.scripted_rollouts import (
+from trainer.scripted_rollouts import (
     ANSWER,
     CONTENT,
     NOT_FOUND,
@@ -28,8 +28,9 @@ from trainer.rollouts.scripted_rollouts import (
 
 from composer_replication._tiny import tiny_tokenizer
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
-from composer_replication.trainer.rollouts.hints import HintSite, find_hint_sites
-from composer_replication.trainer.rollouts.rollout import Rollout
+from composer_replication.trainer.rollout_hints import best_siblings, find_hint_sites, solution_text
+from composer_replication.trainer.rollouts import Rollout
+from composer_replication.trainer.sites import HintSite
 
 ERRING = [OPENED, NOT_FOUND, READ, CONTENT, ANSWER]
 CLEAN = [READ, CONTENT, ANSWER]
@@ -53,8 +54,7 @@ def scored(tokenizer: Any, rollout: Rollout, site: HintSite) -> list[str]:
 
 def hinted_text(tokenizer: Any, rollout: Rollout, site: HintSite) -> str:
     """What the teacher reads, to the last token that is scored."""
-    ids = rollout.ids[: site.spans[-1][1]]
-    text: str = tokenizer.decode([*ids[: site.header], *site.hint_ids, *ids[site.header :]])
+    text: str = tokenizer.decode(site.hinted(rollout.ids))
     return text
 
 
@@ -67,7 +67,7 @@ def templated(tokenizer: Any, rollout: Rollout, place: int, hint: str, role: str
     return text[: text.rindex(tokenizer.eos_token) + len(tokenizer.eos_token)]
 
 
-def test_the_hint_stands_before_the_erring_turn_as_the_template_would_put_it(tokenizer: Any) -> None:
+def test_the_hint_comes_before_the_erring_turn_as_the_template_would_put_it(tokenizer: Any) -> None:
     rollout = play(tokenizer, [READ, CONTENT, OPENED, NOT_FOUND, ANSWER])
     site = only(tokenizer, rollout)
     assert (site.kind, site.source) == ("tool_not_found", "tool")
@@ -176,8 +176,9 @@ def test_reasons_are_counted(qwen_tokenizer: Any) -> None:
 
 def test_a_site_that_just_fits_is_kept(qwen_tokenizer: Any) -> None:
     rollout = play(qwen_tokenizer, ERRING)
-    longest = only(qwen_tokenizer, rollout).teacher_length
-    assert only(qwen_tokenizer, rollout, max_length=longest).teacher_length == longest
+    site = only(qwen_tokenizer, rollout)
+    longest = len(site.hinted(rollout.ids))
+    assert only(qwen_tokenizer, rollout, max_length=longest) == site
     assert find(qwen_tokenizer, [rollout], max_length=longest - 1)[1] == {"too_long": 1}
 
 
@@ -227,7 +228,7 @@ def test_without_messages_feedback_still_finds_its_turn(tokenizer: Any) -> None:
 GROUP: dict[str, Any] = {"rewards": [0.0, 1.0], "groups": [7, 7], "succeeded": [False, True]}
 
 
-def test_a_failed_rollout_is_told_of_its_sibling_and_learns_on_all_turns(tokenizer: Any) -> None:
+def test_a_failed_rollout_is_told_of_its_sibling_before_all_its_turns(tokenizer: Any) -> None:
     failed = play(tokenizer, [OPENED, NOT_FOUND, says("It prints 2.")])
     (sites, none), counts = find(tokenizer, [failed, play(tokenizer, CLEAN)], hint_source="sibling", **GROUP)
     assert (none, counts) == ([], {"sites": 1, "succeeded": 1})
@@ -290,10 +291,64 @@ def test_bad_arguments_are_refused(qwen_tokenizer: Any, options: Mapping[str, An
         find(qwen_tokenizer, [play(qwen_tokenizer, CLEAN)], **options)
 
 
-def test_sites_survive_json(qwen_tokenizer: Any) -> None:
-    site = only(qwen_tokenizer, play(qwen_tokenizer, ERRING))
+def test_sites_survive_json_and_those_of_older_checkpoints_load(qwen_tokenizer: Any) -> None:
+    site = only(qwen_tokenizer, play(qwen_tokenizer, ERRING), hint_generator=lambda kind, meta: "Look.")
     assert HintSite.from_json(json.loads(json.dumps(site.to_json()))) == site
     assert HintSite.from_json(site.to_json()) == site
+    older = (
+        '{"kind": "tool_not_found", "source": "tool", "hint": "Look.", "hint_ids": [1, 87, 93, 286, 73, 81, 203, 48, '
+        '83, 83, 79, 18, 2, 203], "header": 366, "spans": [[374, 398]]}'
+    )
+    assert HintSite.from_json(json.loads(older)) == site
+
+
+def test_the_best_of_the_group_and_the_first_of_equals() -> None:
+    rewards = [0.0, 1.0, 2.0, 2.0, 9.0, 0.0]
+    groups = ["a", "a", "a", "a", "b", "c"]
+    assert best_siblings(rewards, groups, [False, True, True, True, True, False]) == [2, None, None, None, None, None]
+
+
+def test_one_that_nothing_scored_is_nobodys_example() -> None:
+    assert best_siblings([0.0, float("nan"), 1.0], [0, 0, 0], [False, True, True]) == [2, None, None]
+    assert best_siblings([0.0, float("nan")], [0, 0], [False, True]) == [None, None]
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.integers(0, 2), st.booleans()), min_size=1, max_size=12))
+def test_a_sibling_succeeded_shares_the_prompt_and_is_another(rollouts: list[tuple[float, int, bool]]) -> None:
+    rewards, groups, succeeded = (list(column) for column in zip(*rollouts, strict=True))
+    for index, sibling in enumerate(best_siblings(rewards, groups, succeeded)):
+        candidates = [other for other in range(len(rollouts)) if groups[other] == groups[index] and succeeded[other]]
+        if succeeded[index] or not candidates:
+            assert sibling is None
+            continue
+        assert sibling in candidates
+        assert sibling != index
+        assert rewards[sibling] == max(rewards[other] for other in candidates)
+        assert all(rewards[other] < rewards[sibling] for other in candidates if other < sibling)
+
+
+def test_a_solution_is_its_calls_and_its_answer(tokenizer: Any) -> None:
+    rollout = play(tokenizer, [READ, CONTENT, ANSWER])
+    assert solution_text(rollout, tokenizer) == (
+        'A correct solution of this task:\nCall read_file with {"path": "a.py"}\nIt prints 1.'
+    )
+    bare = solution_text(replace(rollout, messages=[]), tokenizer)
+    assert "read_file" in bare
+    assert "It prints 1." in bare
+    assert "print(1)" not in bare
+    assert tokenizer.eos_token not in bare
+
+
+def test_a_long_solution_keeps_its_beginning_and_its_end(qwen_tokenizer: Any) -> None:
+    rollout = play(qwen_tokenizer, [says("first " + "x" * 5000 + " last")])
+    text = solution_text(rollout, qwen_tokenizer, max_characters=101).removeprefix("A correct solution of this task:\n")
+    assert text.startswith("first x")
+    assert text.endswith("x last")
+    assert len(text.replace(" … ", "")) == 101
+
+
+def test_a_rollout_without_words_is_no_solution(qwen_tokenizer: Any) -> None:
+    assert solution_text(play(qwen_tokenizer, [says("")]), qwen_tokenizer) == ""
 
 
 TOKENIZERS = {name: tiny_tokenizer(name) for name in ("qwen2_5", "llama3_1")}

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.rollouts.scripted_rollouts import padded, play
+from trainer.scripted_rollouts import PROMPT, padded, play
 
 from composer_replication._tiny import tiny_model
 from composer_replication.channels import at, sdpo_pairs
+from composer_replication.chat_templates import TemplatedTokenizer, tool_definitions
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
-from composer_replication.trainer.rollouts.hinted_rows import hinted_batch
-from composer_replication.trainer.rollouts.hints import find_hint_sites
-from composer_replication.trainer.rollouts.rollout import Rollout, TemplatedTokenizer, tool_definitions
-
-PROMPT = [{"role": "user", "content": "What does a.py print?"}]
+from composer_replication.trainer.rollout_hints import find_hint_sites, hinted_batch
+from composer_replication.trainer.rollouts import Rollout
 
 
 def read_file(path: str) -> str:

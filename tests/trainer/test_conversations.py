@@ -9,7 +9,9 @@ import pytest
 
 from composer_replication.histories import CLEARED_RESULT, NO_RESULT
 from composer_replication.traces import Source, ToolCall, Trace, Turn
-from composer_replication.trainer.traces.conversations import EARLIER, conversations, trace_turns
+from composer_replication.trainer.conversations import EARLIER, conversations, trace_turns
+
+OBJECT = '{"y": 2}'
 
 
 def trace(*turns: Turn) -> Trace:
@@ -98,17 +100,10 @@ def test_turns_with_no_more_than_the_documented_fields_are_enough() -> None:
         }  # type: ignore[typeddict-item]
     )
     (only,) = conversations(turns)
-    assert [message["role"] for message in only.messages] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    assert [message["role"] for message in only.messages] == ["user", *["assistant", "tool"] * 2, "assistant"]
     assert only.messages[3]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"y": 2}}
     assert only.messages[4]["tool_call_id"] == only.messages[3]["tool_calls"][0]["id"]
-    # The error stands on the result, but it is the call that went wrong.
+    # The error is on the result, but it is the call that went wrong.
     assert (turns[1].tool_error, turns[1].error_meta) == ("type_error", {"a": 1})
     assert only.learned == [1, 3, 5]
 
@@ -128,54 +123,51 @@ def test_a_turn_that_cannot_be_read_is_named(turn: Any, message: str) -> None:
         trace_turns({"trace_id": "t", "turns": [turn]})
 
 
-def test_a_compaction_begins_a_conversation_that_keeps_the_system_prompt() -> None:
-    turns = [
-        Turn("system", "S"),
-        asks("go"),
-        says("one"),
-        asks("summary", follows=-1, keeps=[2]),
-        says("two"),
-        asks("more"),
-        says("three"),
-    ]
-    assert shape(turns) == [
-        (["S", "go", "one"], ["one"]),
-        (["S", "summary", "one", "two", "more", "three"], ["two", "three"]),
-    ]
-
-
-def test_a_rewind_shares_context_and_learns_each_answer_once() -> None:
-    turns = [asks("go"), says("one"), asks("wrong way"), says("two"), asks("other way", follows=1), says("three")]
-    assert shape(turns) == [
-        (["go", "one", "wrong way", "two"], ["one", "two"]),
-        (["go", "one", "other way", "three"], ["three"]),
-    ]
-
-
-def test_cleared_results_begin_a_conversation_without_them() -> None:
-    turns = [
-        asks("go"),
-        says("one", "c1"),
-        returns("c1", "long"),
-        says("two", clears=["c1"]),
-        asks("on"),
-        says("three"),
-    ]
-    assert shape(turns) == [
-        (["go", "one", "long"], ["one"]),
-        (["go", "one", CLEARED_RESULT, "two", "on", "three"], ["two", "three"]),
-    ]
-
-
-def test_a_turn_that_only_says_what_it_follows_changes_nothing() -> None:
-    turns = [asks("go"), says("one"), asks("on", follows=1), says("two")]
-    assert shape(turns) == [(["go", "one", "on", "two"], ["one", "two"])]
-
-
-def test_repeated_turns_are_context_only() -> None:
-    turns = [asks("go"), says("one", repeats=True), asks("on"), says("two")]
-    assert shape(turns) == [(["go", "one", "on", "two"], ["two"])]
-    assert shape(turns[:2]) == []
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        pytest.param(
+            [
+                *(Turn("system", "S"), asks("go"), says("one")),
+                *(asks("summary", follows=-1, keeps=[2]), says("two"), asks("more"), says("three")),
+            ],
+            [
+                (["S", "go", "one"], ["one"]),
+                (["S", "summary", "one", "two", "more", "three"], ["two", "three"]),
+            ],
+            id="a compaction begins a conversation that keeps the system prompt",
+        ),
+        pytest.param(
+            [asks("go"), says("one"), asks("wrong way"), says("two"), asks("other way", follows=1), says("three")],
+            [(["go", "one", "wrong way", "two"], ["one", "two"]), (["go", "one", "other way", "three"], ["three"])],
+            id="a rewind shares context and learns each answer once",
+        ),
+        pytest.param(
+            [
+                *(asks("go"), says("one", "c1"), returns("c1", "long")),
+                *(says("two", clears=["c1"]), asks("on"), says("three")),
+            ],
+            [
+                (["go", "one", "long"], ["one"]),
+                (["go", "one", CLEARED_RESULT, "two", "on", "three"], ["two", "three"]),
+            ],
+            id="cleared results begin a conversation without them",
+        ),
+        pytest.param(
+            [asks("go"), says("one"), asks("on", follows=1), says("two")],
+            [(["go", "one", "on", "two"], ["one", "two"])],
+            id="a turn that only says what it follows changes nothing",
+        ),
+        pytest.param(
+            [asks("go"), says("one", repeats=True), asks("on"), says("two")],
+            [(["go", "one", "on", "two"], ["two"])],
+            id="repeated turns are context only",
+        ),
+        pytest.param([asks("go"), says("one", repeats=True)], [], id="nothing but repeated turns"),
+    ],
+)
+def test_a_trace_becomes_the_conversations_that_the_model_saw(turns: list[Turn], expected: Any) -> None:
+    assert shape(turns) == expected
 
 
 def test_lost_beginnings_and_lost_results_are_filled_in() -> None:

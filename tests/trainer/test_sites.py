@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from composer_replication.trainer.rollouts.feedback import Remark, remarks
+from composer_replication.trainer.sites import Remark, remarks
 
 
 def told(given: Any, turns: int = 3) -> list[Remark]:
-    return list(remarks(given, turns, "feedback"))
+    return list(remarks(given, turns, "environment"))
 
 
 def test_nothing_to_say() -> None:
@@ -18,30 +18,30 @@ def test_nothing_to_say() -> None:
 
 
 def test_a_text_is_about_the_last_turn() -> None:
-    assert told("Look first.") == [Remark(2, "Look first.")]
+    assert told("Look first.") == [Remark(2, "environment", "Look first.")]
 
 
 def test_turns_by_number_and_from_the_end() -> None:
-    assert told({0: "a", -1: "b", 1: None}) == [Remark(0, "a"), Remark(2, "b")]
-    assert told({3: "a", -4: "b"}) == [Remark(None, "a"), Remark(None, "b")]
+    assert told({0: "a", -1: "b", 1: None}) == [Remark(0, "environment", "a"), Remark(2, "environment", "b")]
+    assert told({3: "a", -4: "b"}) == [Remark(None, "environment", "a"), Remark(None, "environment", "b")]
 
 
 def test_one_per_turn() -> None:
     assert told([None, "a", ("type_error", {"tool_name": "x"})]) == [
-        Remark(1, "a"),
-        Remark(2, kind="type_error", meta={"tool_name": "x"}),
+        Remark(1, "environment", "a"),
+        Remark(2, "environment", kind="type_error", meta={"tool_name": "x"}),
     ]
     assert told(["a", "b", "c", "d"])[-1].turn is None
-    assert told({0: ["timeout", None]}) == [Remark(0, kind="timeout", meta=None)]
+    assert told({0: ["timeout", None]}) == [Remark(0, "environment", kind="timeout", meta=None)]
 
 
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (3, "feedback must be a text, a mapping .* got 3"),
-        ({"0": "a"}, "feedback must name turns by whole numbers, got '0'"),
+        (3, "an environment's feedback must be a text, a mapping .* got 3"),
+        ({"0": "a"}, "an environment's feedback must name turns by whole numbers, got '0'"),
         ({True: "a"}, "got True"),
-        ({0: 3}, r"feedback of turn 0 must be a text, \(kind, meta\) or None, got 3"),
+        ({0: 3}, r"an environment's feedback of turn 0 must be a text, \(kind, meta\) or None, got 3"),
         ({0: ("kind", "meta")}, "got \\('kind', 'meta'\\)"),
         ([("a", {}, {})], "feedback of turn 0"),
     ],

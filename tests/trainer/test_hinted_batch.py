@@ -9,16 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainer.rollouts.scripted_rollouts import ANSWER, CONTENT, NOT_FOUND, OPENED, READ, padded, play, says
+from trainer.scripted_rollouts import ANSWER, CONTENT, NOT_FOUND, OPENED, READ, padded, play, says
 
 from composer_replication._tiny import tiny_tokenizer
 from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import at, hinted_states, sdpo_pairs
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
-from composer_replication.trainer.rollouts.hint_sites import HintSite
-from composer_replication.trainer.rollouts.hinted_rows import hinted_batch
-from composer_replication.trainer.rollouts.hints import find_hint_sites
-from composer_replication.trainer.rollouts.rollout import Rollout
+from composer_replication.trainer.rollout_hints import find_hint_sites, hinted_batch
+from composer_replication.trainer.rollouts import Rollout
+from composer_replication.trainer.sites import HintSite
 
 ERRING = [READ, CONTENT, OPENED, NOT_FOUND, ANSWER]
 TWICE = [OPENED, NOT_FOUND, READ, CONTENT, OPENED, NOT_FOUND, says("Nothing.")]
@@ -101,7 +100,7 @@ def test_siblings_score_every_turn(qwen_tokenizer: Any) -> None:
     assert at(batch["ctx_teacher_input_ids"], teacher_N2).tolist() == said
 
 
-def test_rollouts_that_are_not_to_be_learnt_from_have_no_rows(qwen_tokenizer: Any) -> None:
+def test_rollouts_that_carry_no_loss_have_no_rows(qwen_tokenizer: Any) -> None:
     rollouts = [play(qwen_tokenizer, TWICE), play(qwen_tokenizer, ERRING)]
     sites = sites_of(qwen_tokenizer, rollouts)
     inputs = padded(rollouts, qwen_tokenizer.pad_token_id)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from composer_replication.trainer.rollouts.rollout import Rollout
+from composer_replication.trainer.rollouts import Rollout
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -92,7 +92,7 @@ def spoken_ids(tokenizer: Any, message: dict[str, Any]) -> list[int]:
 
 
 def tool_suffix(tokenizer: Any, results: list[dict[str, Any]]) -> list[int]:
-    """As `GRPOTrainer._get_tool_suffix_ids`: what the template puts behind the end of a turn that called tools."""
+    """As `GRPOTrainer._get_tool_suffix_ids`: what the template appends to a turn that called tools."""
     dummy = [{"role": "user", "content": "dummy"}, calls(results[0]["name"])]
     prefix = tokenizer.apply_chat_template(dummy, return_dict=False)
     full: list[int] = tokenizer.apply_chat_template([*dummy, *results], add_generation_prompt=True, return_dict=False)

@@ -1,16 +1,18 @@
-"""Failing turns found in a tool loop's messages, with all that a hint needs."""
+"""Turns located in rollouts as TRL's tool loop leaves them, and the failures found in their messages."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from trainer.rollouts.scripted_rollouts import (
+from trainer.scripted_rollouts import (
     ANSWER,
     CONTENT,
     NOT_FOUND,
     OPENED,
+    PROMPT,
     READ,
     TOOLS,
     answers,
@@ -20,20 +22,136 @@ from trainer.rollouts.scripted_rollouts import (
     says,
 )
 
+from composer_replication.chat_templates import TemplatedTokenizer, tool_definitions
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
-from composer_replication.trainer.rollouts.errors import ToolFailure, tool_failures
-from composer_replication.trainer.rollouts.rollout import GenerationHeaders, Rollout, sampled_turns
+from composer_replication.rendering import TurnSpan, generation_header_ids
+from composer_replication.trainer.rollouts import Rollout, context_before, sampled_turns, tool_remarks
+from composer_replication.trainer.sites import Remark
+
+SCRIPT = [OPENED, NOT_FOUND, READ, CONTENT, ANSWER]
+BASH = [{"type": "function", "function": {**TOOLS[1]["function"], "name": "bash"}}]
+
+
+def turns_of(tokenizer: Any, rollout: Rollout) -> list[TurnSpan]:
+    turns = sampled_turns(rollout, tokenizer)
+    assert turns is not None
+    return turns
+
+
+def test_turns_are_the_sampled_runs_with_the_header_before_them(tokenizer: Any) -> None:
+    rollout = play(tokenizer, SCRIPT)
+    turns = turns_of(tokenizer, rollout)
+    assert [turn.message for turn in turns] == [0, 2, 4]
+    header_ids = generation_header_ids(tokenizer, PROMPT)
+    for turn, said in zip(turns, ("open_file", "read_file", "It prints 1."), strict=True):
+        assert turn.header is not None
+        assert rollout.ids[turn.header : turn.start] == header_ids
+        assert said in tokenizer.decode(rollout.ids[turn.start : turn.stop])
+        assert rollout.ids[turn.stop - 1] == tokenizer.eos_token_id
+    assert turns[0].start == len(rollout.prompt_ids)
+    assert turns[-1].stop == len(rollout.ids)
+
+
+def test_without_messages_the_ids_alone_tell(tokenizer: Any) -> None:
+    rollout = play(tokenizer, SCRIPT)
+    known, bare = turns_of(tokenizer, rollout), turns_of(tokenizer, replace(rollout, messages=[]))
+    assert [(turn.header, turn.start, turn.stop) for turn in bare] == [
+        (turn.header, turn.start, turn.stop) for turn in known
+    ]
+    assert {turn.message for turn in bare} == {None}
+
+
+def test_messages_of_another_number_of_turns_do_not_match(qwen_tokenizer: Any) -> None:
+    rollout = play(qwen_tokenizer, SCRIPT)
+    assert sampled_turns(replace(rollout, messages=SCRIPT[:-1]), qwen_tokenizer) is None
+    assert sampled_turns(replace(rollout, messages=[*SCRIPT, ANSWER]), qwen_tokenizer) is None
+
+
+def test_a_turn_that_another_header_prompted_has_none(qwen_tokenizer: Any) -> None:
+    rollout = play(qwen_tokenizer, SCRIPT)
+    odd = replace(rollout, prompt_ids=[*rollout.prompt_ids, rollout.prompt_ids[0]])
+    turns = turns_of(qwen_tokenizer, odd)
+    assert [turn.header is None for turn in turns] == [True, False, False]
+
+
+def test_an_environment_that_speaks_before_the_first_turn(qwen_tokenizer: Any) -> None:
+    rollout = play(qwen_tokenizer, [ANSWER])
+    spoken = "<|im_start|>user\nGo.<|im_end|>\n<|im_start|>assistant\n"
+    ids = qwen_tokenizer(spoken)["input_ids"]
+    led = replace(rollout, completion_ids=[*ids, *rollout.completion_ids], generated=[0] * len(ids) + rollout.generated)
+    turns = turns_of(qwen_tokenizer, led)
+    assert turns[0].start == len(rollout.prompt_ids) + len(ids)
+    assert led.ids[turns[0].header : turns[0].start] == generation_header_ids(qwen_tokenizer, PROMPT)
+    # No tool spoke before the first message, whatever spoke last.
+    answered = replace(led, messages=[ANSWER, CONTENT])
+    assert [message["role"] for message in context_before(answered, turns[0])] == ["user", "assistant", "user"]
+
+
+def test_one_exchange_replaces_what_was_said(qwen_tokenizer: Any) -> None:
+    rollout = play(qwen_tokenizer, SCRIPT)
+    turns = turns_of(qwen_tokenizer, rollout)
+    assert context_before(rollout, turns[0]) == PROMPT
+    assert [message["role"] for message in context_before(rollout, turns[2])] == ["user", "assistant", "tool"]
+
+
+def test_flags_that_do_not_cover_the_completion_are_refused() -> None:
+    with pytest.raises(ValueError, match="generated has 1 flags for 2 completion_ids"):
+        Rollout([], [], [1], [2, 3], [1])
+
+
+def test_a_tokenizer_renders_with_the_trainers_template(qwen_tokenizer: Any) -> None:
+    own = "{% for m in messages %}{{ m.content + mark }}{% endfor %}{{ '>' if add_generation_prompt }}"
+    bound = TemplatedTokenizer(qwen_tokenizer, own, {"mark": "!"})
+    assert bound.apply_chat_template(PROMPT, tokenize=False, add_generation_prompt=True) == "What does a.py print?!>"
+    assert bound("a.py")["input_ids"] == qwen_tokenizer("a.py")["input_ids"]
+    assert bound.eos_token_id == qwen_tokenizer.eos_token_id
+    assert bound.is_fast
+    plain = TemplatedTokenizer(qwen_tokenizer)
+    assert plain.apply_chat_template(PROMPT, tokenize=False) == qwen_tokenizer.apply_chat_template(
+        PROMPT, tokenize=False
+    )
+    assert copy.deepcopy(plain).eos_token_id == qwen_tokenizer.eos_token_id
+
+
+def test_headers_are_those_of_the_bound_template(qwen_tokenizer: Any) -> None:
+    thinking = qwen_tokenizer.chat_template.replace(
+        "{{- '<|im_start|>assistant\\n' }}", "{{- '<|im_start|>assistant\\n' + opener }}"
+    )
+    assert thinking != qwen_tokenizer.chat_template
+    bound = TemplatedTokenizer(qwen_tokenizer, thinking, {"opener": "Thinking:\n"})
+    plain = play(qwen_tokenizer, [ANSWER])
+    opened = replace(
+        plain, prompt_ids=bound.apply_chat_template(PROMPT, tools=TOOLS, add_generation_prompt=True, return_dict=False)
+    )
+    turns = turns_of(bound, opened)
+    header, start = turns[0].header, turns[0].start
+    assert qwen_tokenizer.decode(opened.ids[header:start]) == "<|im_start|>assistant\nThinking:\n"
+
+
+def test_functions_become_definitions() -> None:
+    def look(place: str) -> str:
+        """Look somewhere.
+
+        Args:
+            place: where.
+        """
+        return place
+
+    definitions = tool_definitions([look, TOOLS[0]])
+    assert definitions is not None
+    assert [tool["function"]["name"] for tool in definitions] == ["look", "read_file"]
+    assert definitions[0]["function"]["parameters"]["required"] == ["place"]
+    assert tool_definitions([]) is None
+
 
 hint = as_collator_hint(LayeredHints())
 
 
-def failures(tokenizer: Any, rollout: Rollout) -> list[ToolFailure]:
-    turns = sampled_turns(rollout, GenerationHeaders(tokenizer))
-    assert turns is not None
-    return tool_failures(rollout, turns, tokenizer)
+def failures(tokenizer: Any, rollout: Rollout) -> list[Remark]:
+    return list(tool_remarks(rollout, turns_of(tokenizer, rollout), tokenizer))
 
 
-def only(tokenizer: Any, *messages: dict[str, Any], **options: Any) -> ToolFailure:
+def only(tokenizer: Any, *messages: dict[str, Any], **options: Any) -> Remark:
     (failure,) = failures(tokenizer, play(tokenizer, messages, **options))
     return failure
 
@@ -67,12 +185,11 @@ def test_arguments_that_are_missing(qwen_tokenizer: Any) -> None:
 
 
 def test_the_same_of_a_tool_that_runs_commands(qwen_tokenizer: Any) -> None:
-    tools = [{"type": "function", "function": {**TOOLS[1]["function"], "name": "bash"}}]
     error = "bash() got an unexpected keyword argument 'command'"
-    failure = only(qwen_tokenizer, calls("bash", command="ls"), raised("bash", error), ANSWER, tools=tools)
+    failure = only(qwen_tokenizer, calls("bash", command="ls"), raised("bash", error), ANSWER, tools=BASH)
     assert failure.kind == "type_error"
     assert failure.meta["tool_schema"]["required"] == ["code"]
-    failure = only(qwen_tokenizer, calls("shell", command="ls"), raised("shell", "Tool shell not found."), tools=tools)
+    failure = only(qwen_tokenizer, calls("shell", command="ls"), raised("shell", "Tool shell not found."), tools=BASH)
     assert (failure.kind, failure.meta["available_tools"]) == ("tool_not_found", ["bash"])
 
 
@@ -137,9 +254,8 @@ def test_a_dict_that_says_it_failed(qwen_tokenizer: Any, content: str) -> None:
 
 
 def test_a_command_whose_output_shows_that_it_failed(qwen_tokenizer: Any) -> None:
-    tools = [{"type": "function", "function": {**TOOLS[1]["function"], "name": "bash"}}]
     shown = answers("bash", "a.py\ncat: b.py: No such file or directory")
-    failure = only(qwen_tokenizer, calls("bash", command="ls; cat b.py"), shown, ANSWER, tools=tools)
+    failure = only(qwen_tokenizer, calls("bash", command="ls; cat b.py"), shown, ANSWER, tools=BASH)
     assert (failure.kind, failure.meta["path"]) == ("missing_file_in_command", "b.py")
     assert failures(qwen_tokenizer, play(qwen_tokenizer, [READ, shown, ANSWER])) == []
 
@@ -153,13 +269,8 @@ def test_one_failure_for_a_turn_of_several_calls(qwen_tokenizer: Any) -> None:
 
 def test_results_of_asynchronous_tools_come_last(qwen_tokenizer: Any) -> None:
     both = says("", ("run_python", {"code": "1"}), ("read_file", {"path": "b.py"}))
-    failure = only(
-        qwen_tokenizer,
-        both,
-        raised("read_file", "File does not exist: b.py"),
-        answers("run_python", "1"),
-        ANSWER,
-    )
+    lost = raised("read_file", "File does not exist: b.py")
+    failure = only(qwen_tokenizer, both, lost, answers("run_python", "1"), ANSWER)
     assert (failure.meta["tool_name"], failure.kind) == ("read_file", "file_not_found")
 
 
@@ -170,13 +281,7 @@ def test_the_same_call_again_is_a_repeated_failure(qwen_tokenizer: Any) -> None:
 
 
 def test_errors_in_the_prompt_are_not_the_rollouts(qwen_tokenizer: Any) -> None:
-    prompt = [
-        {"role": "user", "content": "Read a.py."},
-        OPENED,
-        NOT_FOUND,
-        ANSWER,
-        {"role": "user", "content": "Go on."},
-    ]
+    prompt = [*PROMPT, OPENED, NOT_FOUND, ANSWER, {"role": "user", "content": "Go on."}]
     (failure,) = failures(qwen_tokenizer, play(qwen_tokenizer, [OPENED, NOT_FOUND, ANSWER], prompt=prompt))
     assert (failure.turn, failure.kind) == (0, "repeated_failure")
 
@@ -184,10 +289,8 @@ def test_errors_in_the_prompt_are_not_the_rollouts(qwen_tokenizer: Any) -> None:
 def broken(tokenizer: Any, text: str, *, tools: Any = TOOLS, ended: bool = True) -> Rollout:
     """A last turn that TRL could not parse: its message is the text without special tokens."""
     rollout = play(tokenizer, [READ, CONTENT, ANSWER], tools=tools)
-    turns = sampled_turns(rollout, GenerationHeaders(tokenizer))
-    assert turns is not None
     ids = tokenizer(text, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id] * ended
-    kept = turns[-1].start - len(rollout.prompt_ids)
+    kept = turns_of(tokenizer, rollout)[-1].start - len(rollout.prompt_ids)
     return replace(
         rollout,
         messages=[READ, CONTENT, says(tokenizer.decode(ids, skip_special_tokens=True))],
