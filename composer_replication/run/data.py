@@ -101,7 +101,7 @@ def _counted(trace: Trace, counts: Counter[str]) -> TraceExample:
             continue
         meta = turn.error_meta or {}
         counts["error_turns"] += 1
-        if meta.get("students_mistake") is False or not is_students_mistake(turn.tool_error):
+        if not is_students_mistake(turn.tool_error, meta):
             counts["not_the_students_mistake"] += 1
         elif hint(turn.tool_error, meta):
             counts["error_turns_with_hint"] += 1

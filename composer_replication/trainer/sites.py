@@ -46,7 +46,7 @@ class Remark(NamedTuple):
     @property
     def is_students(self) -> bool:
         """Whether it is about a mistake of the student's."""
-        return _is_students(self.kind, self.meta)
+        return is_students_mistake(self.kind, self.meta)
 
 
 class Hint(NamedTuple):
@@ -80,7 +80,7 @@ class HintSite(Splice):
 
 def is_erring(turn: Turn | None) -> bool:
     """Whether a turn is charged with a mistake of the student's."""
-    return turn is not None and turn.tool_error is not None and _is_students(turn.tool_error, turn.error_meta)
+    return turn is not None and turn.tool_error is not None and is_students_mistake(turn.tool_error, turn.error_meta)
 
 
 def error_remarks(turns: Iterable[Turn | None]) -> Iterator[Remark]:
@@ -217,8 +217,3 @@ class SiteFinder:
         self.roles[role] += 1
         scored = tuple((span.start, span.stop) for span in spans)
         return HintSite(tuple(ids), header, scored, first, kind=hint.kind, source=hint.source, hint=hint.text)
-
-
-def _is_students(kind: str, meta: Mapping[str, Any] | None) -> bool:
-    """Whether an error is the student's mistake: by its kind, and by what its `error_meta` says of this one."""
-    return is_students_mistake(kind) and (meta or {}).get("students_mistake") is not False

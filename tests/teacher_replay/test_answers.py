@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from composer_replication.teacher_replay.agreement.exact import ExactComparer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_replication.ingestion.store import load_traces
-from composer_replication.teacher_replay.agreement.comparison import Comparison
+from composer_replication.teacher_replay.agreement.comparison import Comparison, ExactComparer
 from composer_replication.teacher_replay.answers import AnswerReader, CallChecks, Reading, SequentialGate, gate_for
 from composer_replication.teacher_replay.ledger import Answer
 from composer_replication.teacher_replay.pairs import extract_dpo_pairs
