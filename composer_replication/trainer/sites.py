@@ -22,7 +22,7 @@ from jinja2.exceptions import TemplateError
 
 from composer_replication.channels.hint_distillation import HintGenerator, SDPOTarget
 from composer_replication.chat_templates import Tools
-from composer_replication.hint_generator import is_students_mistake
+from composer_replication.hint_generator.errors import is_students_mistake
 from composer_replication.rendering import Splice, TurnSpan, hint_message
 from composer_replication.traces import Message, Turn
 
