@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, is_typeddict
+from typing import Any, get_args, is_typeddict
 
 import msgspec
 
 FILE = Path(__file__).with_name("surface.txt")
-# Packages whose public names are listed in `__all__`, then modules whose public names are those defined in them.
+# Packages whose public names are listed in `__all__`, then documented modules whose public names are those defined in
+# them. What is not reached from here is internal, and may change without a line in surface.txt.
 PACKAGES = (
     "composer_replication",
     "composer_replication.distillation",
@@ -28,121 +29,66 @@ PACKAGES = (
     "composer_replication.replaysim",
     "composer_replication.config",
     "composer_replication.trainer",
-    "composer_replication.trainer.teachers",
 )
 MODULES = (
     "composer_replication.loss",
-    "composer_replication.channels",
     "composer_replication.batch",
     "composer_replication.opsd",
-    "composer_replication.rendering",
-    "composer_replication.causal_lm",
-    "composer_replication.distillation.dpo",
+    "composer_replication.traces",
     "composer_replication.distillation.simpo",
     "composer_replication.distillation.taid",
     "composer_replication.distillation.entropy_aware_opd",
-    "composer_replication.distillation.fused.head",
-    "composer_replication.distillation.fused.divergence",
-    "composer_replication.distillation.fused.logprobs",
-    "composer_replication.doctor",
-    "composer_replication.traces",
-    "composer_replication.histories",
-    "composer_replication.ingestion.formats",
-    "composer_replication.ingestion.log_file",
-    "composer_replication.ingestion.statistics",
-    "composer_replication.ingestion.reading",
-    "composer_replication.ingestion.source",
-    "composer_replication.ingestion.pipeline",
-    "composer_replication.ingestion.store",
-    "composer_replication.ingestion.audit",
-    "composer_replication.ingestion.claude_code.ingester",
-    "composer_replication.ingestion.redaction.redactor",
-    "composer_replication.ingestion.redaction.trace",
-    "composer_replication.hint_generator.kinds",
-    "composer_replication.hint_generator.context",
-    "composer_replication.hint_generator.classifier",
-    "composer_replication.hint_generator.marking",
-    "composer_replication.hint_generator.templates",
-    "composer_replication.hint_generator.layers",
-    "composer_replication.hint_generator.judge",
-    "composer_replication.teacher_replay.records",
-    "composer_replication.teacher_replay.teachers",
-    "composer_replication.teacher_replay.keys",
-    "composer_replication.teacher_replay.prices",
-    "composer_replication.teacher_replay.ledger",
-    "composer_replication.teacher_replay.gating",
-    "composer_replication.teacher_replay.replay",
-    "composer_replication.teacher_replay.replay_report",
-    "composer_replication.teacher_replay.estimate",
-    "composer_replication.teacher_replay.sources",
-    "composer_replication.teacher_replay.replay_folder",
-    "composer_replication.teacher_replay.pairs",
-    "composer_replication.teacher_replay.pair_report",
-    "composer_replication.teacher_replay.pair_files",
-    "composer_replication.teacher_replay.preference",
-    "composer_replication.teacher_replay.replayed_pairs",
-    "composer_replication.teacher_replay.families",
-    "composer_replication.teacher_replay.action_judge",
-    "composer_replication.teacher_replay.agreement.comparison",
-    "composer_replication.teacher_replay.agreement.exact",
-    "composer_replication.teacher_replay.agreement.action",
-    "composer_replication.teacher_replay.agreement.clusters",
-    "composer_replication.teacher_replay.agreement.votes",
-    "composer_replication.teacher_replay.agreement.judge",
-    "composer_replication.replaysim.normalizer",
     "composer_replication.replaysim.normalize",
-    "composer_replication.replaysim.records",
-    "composer_replication.replaysim.report",
-    "composer_replication.shared_prefix",
-    "composer_replication.config.configuration",
-    "composer_replication.config.sections",
     "composer_replication.trainer.composer_trainer",
-    "composer_replication.trainer.trace_trainer",
     "composer_replication.trainer.data_collator",
-    "composer_replication.trainer.settings",
-    "composer_replication.trainer.hint_gate",
-    "composer_replication.trainer.channel_engine",
-    "composer_replication.trainer.channel_log",
-    "composer_replication.trainer.checkpoint",
-    "composer_replication.trainer.rewards",
-    "composer_replication.trainer.teachers.teacher",
-    "composer_replication.trainer.rollouts.rollout",
-    "composer_replication.trainer.rollouts.hint_sites",
-    "composer_replication.trainer.rollouts.hints",
-    "composer_replication.trainer.rollouts.hinted_rows",
-    "composer_replication.trainer.preference_rows",
-    "composer_replication.trainer.replay.pairs",
-    "composer_replication.trainer.reference_logprobs",
-    "composer_replication.trainer.reference_logprobs",
-    "composer_replication.trainer.traces.rows",
-    "composer_replication.trainer.run.training_run",
-    "composer_replication.trainer.run.dry_run",
-    "composer_replication.trainer.run.optimizers",
 )
 
 
 def render() -> str:
     """The whole surface, one fact a line."""
     lines: list[str] = []
+    described: set[str] = set()
     for name in PACKAGES:
         package = import_module(name)
-        lines += [name, *(f"  {public}" for public in sorted(package.__all__)), ""]
+        lines += [name, *_described(((public, getattr(package, public)) for public in package.__all__), described), ""]
     for name in MODULES:
-        lines += [name, *_module(import_module(name)), ""]
-    lines += _command_line()
+        module = import_module(name)
+        own = (one for one in vars(module).items() if getattr(one[1], "__module__", None) == module.__name__)
+        lines += [name, *_described((one for one in own if not one[0].startswith("_")), described), ""]
+    lines += [*_configuration(), *_command_line()]
     return "\n".join(lines) + "\n"
 
 
-def _module(module: Any) -> Iterator[str]:
-    for name, member in sorted(vars(module).items()):
-        if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
-            continue
+def _described(members: Iterable[tuple[str, Any]], described: set[str]) -> Iterator[str]:
+    """Public members, each with its parameters where it stands first."""
+    for name, member in sorted(members, key=lambda one: one[0]):
+        home = f"{getattr(member, '__module__', '')}.{name}"
         if inspect.isfunction(member):
             yield f"  {name}()"
-            yield from _parameters(member, "    ")
+            yield from () if home in described else _parameters(member, "    ")
         elif inspect.isclass(member):
             yield f"  class {name}"
-            yield from _class(member)
+            yield from () if home in described else _class(member)
+        else:
+            yield f"  {name}"
+        described.add(home)
+
+
+def _configuration() -> Iterator[str]:
+    """The keys of a configuration file, with their defaults."""
+    from composer_replication.config import Config
+
+    def keys(section: Any, indent: str) -> Iterator[str]:
+        for name, one in section.model_fields.items():
+            inner = [kind for kind in (one.annotation, *get_args(one.annotation)) if hasattr(kind, "model_fields")]
+            default = "" if inner or one.is_required() else f" = {one.default!r}"
+            yield f"{indent}{one.alias or name}{default}"
+            for kind in inner:
+                yield from keys(kind, indent + "  ")
+
+    yield "configuration"
+    yield from keys(Config, "  ")
+    yield ""
 
 
 def _class(member: type) -> Iterator[str]:
