@@ -217,7 +217,7 @@ def _definitions(drawn: random.Random) -> list[dict[str, Any]]:
 
 
 def _spelled(call: Call, teacher: str) -> Call:
-    """The same deed as a teacher is in the habit of writing it: no two of them write the same text."""
+    """The same action as this teacher usually writes it: no two of them write the same text."""
     match _SPELLING[teacher]:
         case "bare":
             return call

@@ -47,7 +47,7 @@ QUICK_SHAPES = {
     LARGE: Shape(vocabulary=98_304, hidden=128, intermediate=512, layers=1, **QUICK_LENGTHS),
 }
 REPEATS, QUICK_REPEATS = 3, 1
-STEPS = 2  # measured, behind a first one that warms up
+STEPS = 2  # measured, after a first one that warms up
 
 COLUMNS = ("cpu_seconds", "resident_bytes", "hinted_tokens", "pairs")
 _FIGURES = ("seconds", "cpu_seconds", "peak_bytes", "resident_bytes", "busy_elsewhere")
@@ -113,7 +113,7 @@ def grpo_trainer(script: Script, folder: Path, shape: Shape, steps: int, meter: 
         meter.begin()
         return output
 
-    # On the class: ours calls both through `super()`, and what it does behind them is to be measured.
+    # On the class: ours calls both through `super()`, and what it does after them is to be measured.
     GRPOTrainer._generate, GRPOTrainer._generate_and_score_completions = generate, generate_and_score
     trainer_class = ComposerReplicationTrainer if channels else GRPOTrainer
     return trainer_class(

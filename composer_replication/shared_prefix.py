@@ -1,11 +1,11 @@
-"""Pairs of rows that begin alike, run with their common beginning once.
+"""Forward passes over pairs of rows with a common prefix, which is computed once.
 
 A preference pair is one prompt with two responses. Packed into one row, [prefix][rest of one][rest of the other], with
-an attention mask that hides the first rest from the second and positions that start again behind the prefix, the pair
+an attention mask that hides the first rest from the second and positions that start again after the prefix, the pair
 costs one prompt instead of two. The values are those of the two rows up to rounding.
 
-This takes a model that hands a ready (B, 1, W, W) mask to all of its layers and reads positions from `position_ids`.
-Nothing in a model says so, hence a list of architectures, each of which the tests compare with the plain form.
+This needs a model that passes a ready (B, 1, W, W) mask to all of its layers and reads positions from `position_ids`.
+No attribute of a model says so, hence a list of architectures, each of which the tests compare with the plain form.
 
 Shapes: B pairs, T columns of a row, W columns of a packed row, P positions, H hidden size.
 """
@@ -20,27 +20,8 @@ from torch import nn
 from composer_replication.causal_lm import HiddenStates, run_causal_lm, transformers_model, without_wrappers
 
 PACKABLE_ARCHITECTURES = frozenset(
-    {
-        "cohere",
-        "gemma",
-        "gemma2",
-        "glm4",
-        "gpt2",
-        "gpt_neox",
-        "granite",
-        "llama",
-        "mistral",
-        "mixtral",
-        "olmo2",
-        "phi",
-        "phi3",
-        "qwen2",
-        "qwen3",
-        "qwen3_moe",
-        "smollm3",
-        "stablelm",
-        "starcoder2",
-    }
+    {"cohere", "gemma", "gemma2", "glm4", "gpt2", "gpt_neox", "granite", "llama", "mistral", "mixtral"}
+    | {"olmo2", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "stablelm", "starcoder2"}
 )
 
 # Above this share of the plain form's cells, packing costs more than it saves: its mask rules out the fastest kernels,
@@ -51,7 +32,7 @@ _WORTHWHILE_SHARE = 0.8
 def pair_states(
     model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor, index_P2: torch.Tensor
 ) -> HiddenStates:
-    """The (P, H) hidden states that predict the tokens at (P, 2) places, in one forward pass over (2·B, T) rows.
+    """Return the (P, H) hidden states that predict the tokens at (P, 2) places, from one pass over (2·B, T) rows.
 
     Row b and row B + b are a pair. It is packed if the model allows it and the rows share enough to be worth it; the
     caller sees no difference but the cost.
@@ -62,13 +43,13 @@ def pair_states(
     if packed is None:
         states = run_causal_lm(model, input_ids, attention_mask)
         return HiddenStates(states.predicting(index_P2), states.head)
-    mask = _as_the_model_takes_it(model, packed.visible_BWW)
+    mask = _mask_for(model, packed.visible_BWW)
     states = run_causal_lm(model, packed.input_ids_BW, mask, packed.position_ids_BW)
     return HiddenStates(states.hidden[packed.rows_P, packed.columns_P], states.head)
 
 
 class _Packed(NamedTuple):
-    """Packed rows, which of their columns see which, and where the hidden states stand that were asked for."""
+    """Packed rows, their attention mask, and the places of the requested hidden states."""
 
     input_ids_BW: torch.Tensor
     position_ids_BW: torch.Tensor
@@ -78,7 +59,7 @@ class _Packed(NamedTuple):
 
 
 def _packed(input_ids: torch.Tensor, attention_mask: torch.Tensor, index_P2: torch.Tensor) -> _Packed | None:
-    """The packed form, or None if it would not be worth it."""
+    """Return the packed form, or None if it would not pay."""
     pairs, columns = input_ids.shape[0] // 2, input_ids.shape[1]
     one_BT, other_BT = input_ids.chunk(2)
     seen = attention_mask > 0
@@ -87,7 +68,7 @@ def _packed(input_ids: torch.Tensor, attention_mask: torch.Tensor, index_P2: tor
     wanted = torch.zeros_like(input_ids)
     wanted[index_P2[:, 0], index_P2[:, 1]] = index_P2[:, 1]
     one_end_B1, other_end_B1 = wanted.amax(1, keepdim=True).chunk(2)
-    # Padding on the left is a common beginning too, if it is equally long.
+    # Left padding is a common prefix too, if it is equally long.
     alike_BT = (one_BT == other_BT) & (one_seen_BT == other_seen_BT)
     shared_B1 = alike_BT.long().cumprod(1).sum(1, keepdim=True)
     shared_B1 = torch.minimum(shared_B1, torch.minimum(one_end_B1, other_end_B1))
@@ -114,7 +95,7 @@ def _packed(input_ids: torch.Tensor, attention_mask: torch.Tensor, index_P2: tor
         & seen_BW[:, None, :]
         & ((part_BW[:, None, :] == 0) | (part_BW[:, None, :] == part_BW[:, :, None]))
     )
-    # Padding sees itself: a column that sees nothing would turn into NaN in some kernels.
+    # Padding sees itself: a column that sees nothing would become NaN in some kernels.
     visible_BWW |= torch.eye(width, dtype=torch.bool, device=input_ids.device)
 
     rows_P, source_P = index_P2[:, 0] % pairs, index_P2[:, 1] - 1
@@ -129,20 +110,20 @@ def _packs(model: nn.Module, columns: int) -> bool:
     config: Any = getattr(inner, "config", None)
     if getattr(config, "model_type", None) not in PACKABLE_ARCHITECTURES:
         return False
-    # A class of one's own may bring the name of a known architecture and another forward.
+    # A custom class may have the name of a known architecture and another forward.
     if not type(inner).forward.__module__.startswith("transformers.models."):
         return False
     if getattr(config, "_attn_implementation", None) not in ("sdpa", "eager"):
         return False
     if not set(getattr(config, "layer_types", None) or ()) <= {"full_attention", "sliding_attention"}:
         return False
-    # A ready mask is taken for windowed layers too, so the window must not cut anything off.
+    # Windowed layers use a ready mask too, so the window must not cut anything off.
     window = getattr(config, "sliding_window", None)
     return (window is None or columns <= window) and _only_plain_adapters(model)
 
 
 def _only_plain_adapters(model: nn.Module) -> bool:
-    """No adapters, or ones that look at each position by itself: not virtual tokens, not a search in the ids."""
+    """Whether adapters, if any, look at each position by itself: no virtual tokens, no search in the ids."""
     adapters: dict[str, Any] = getattr(without_wrappers(model), "peft_config", None) or {}
     return all(
         adapter.peft_type == "LORA" and not getattr(adapter, "alora_invocation_tokens", None)
@@ -150,8 +131,8 @@ def _only_plain_adapters(model: nn.Module) -> bool:
     )
 
 
-def _as_the_model_takes_it(model: nn.Module, visible_BWW: torch.Tensor) -> torch.Tensor:
-    """Eager attention adds the mask to its scores; scaled_dot_product_attention takes booleans."""
+def _mask_for(model: nn.Module, visible_BWW: torch.Tensor) -> torch.Tensor:
+    """Return the model's form of a mask: eager attention adds it to its scores, SDPA takes booleans."""
     inner: Any = transformers_model(model)
     mask = visible_BWW[:, None]
     if inner.config._attn_implementation == "sdpa":

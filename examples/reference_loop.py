@@ -180,7 +180,7 @@ def policy_gradient(logits: Sequence[torch.Tensor], rollouts: Sequence[Rollout])
 def hint_distillation(
     teacher: Any, tokenizer: Any, logits: Sequence[torch.Tensor], rollouts: Sequence[Rollout]
 ) -> tuple[torch.Tensor, int]:
-    """Channel 2: the turns that failed, scored again behind a hint; the same tokens, nothing is sampled anew."""
+    """Channel 2: the turns that failed, scored again after a hint; the same tokens, nothing is sampled anew."""
     hinted, student_logits = [], []
     for row, rollout in zip(logits, rollouts, strict=True):
         if rollout.hint is None:

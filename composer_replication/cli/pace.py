@@ -1,4 +1,4 @@
-"""The time left, and the rhythm of progress lines."""
+"""The time left, and the interval of progress lines, for commands that print progress without a terminal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from datetime import timedelta
 
 
 class Pace:
-    """Measures from when it is made.
+    """Measures from its construction on.
 
     Args:
-        done: how much was done before.
-        clock: seconds.
+        done: the amount that was done before.
+        clock: returns seconds.
         every: seconds between two lines.
     """
 
@@ -21,7 +21,7 @@ class Pace:
         self._start = self._last_line = clock()
 
     def left(self, done: int, total: int) -> str:
-        """The time left as "4:10 left"; "" if it cannot be told, or nothing is left."""
+        """Return the time left as "4:10 left"; "" if it is unknown, or nothing is left."""
         since = done - self._done
         if since <= 0 or done >= total:
             return ""

@@ -1,4 +1,4 @@
-"""DiLoCo: several replicas train apart and meet every so many steps.
+"""DiLoCo: several replicas train separately and synchronise every so many steps.
 
 `Δ = θ_initial - θ_local`, averaged over the replicas, is the outer *gradient*: the outer optimiser subtracts it like
 any gradient, which moves the shared parameters toward the local ones. No sign is flipped anywhere.
@@ -39,18 +39,18 @@ def make_diloco_outer_loop(
     fragment_sync_delay: int = 0,
     fragment_update_alpha: float = 0.0,
 ) -> Any:
-    """A `torchft.local_sgd.DiLoCo` context manager with the DiLoCo paper's outer optimiser.
+    """Make a `torchft.local_sgd.DiLoCo` context manager with the DiLoCo paper's outer optimiser.
 
     Args:
-        manager: a `torchft.Manager`, or anything with the part of its surface that DiLoCo uses.
+        manager: a `torchft.Manager`, or an object with the methods that DiLoCo uses.
         model_fragments: one module for plain DiLoCo, several for the streaming kind.
         inner_optimizer: steps every batch; the outer loop hooks onto it.
         outer_lr: learning rate of the outer SGD.
         outer_momentum: its momentum.
         nesterov: its kind of momentum.
         sync_every: inner steps in an outer round.
-        fragment_sync_delay: steps between sending a fragment and taking its average in; above 0 is streaming.
-        fragment_update_alpha: share of the local parameters kept at a sync; 0 takes the average whole.
+        fragment_sync_delay: steps between sending a fragment and applying its average; above 0 is streaming.
+        fragment_update_alpha: share of the local parameters kept at a sync; 0 takes only the average.
 
     Raises:
         MissingExtraError: torchft is not installed.

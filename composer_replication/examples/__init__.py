@@ -1,7 +1,7 @@
-"""Configurations for `train` to start from, with the files that they name. `composer-replication init` writes them.
+"""First configurations for `train`, with the files that they need. `composer-replication init` writes them.
 
 logs/          train.yaml: learn from the logs of a coding agent
-environment/   train_environment.yaml, house.py, tasks.jsonl: learn by acting in an environment
+environment/   train_environment.yaml, house.py, tasks.jsonl: learn in an environment
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def write_example(name: str, folder: Path, *, overwrite: bool = False) -> list[P
     """Write the files of an example into a folder: all of them, or none.
 
     Raises:
-        FileExistsError: one of them is there already.
+        FileExistsError: one of them exists already.
         OSError: the folder cannot be written to.
     """
     targets = [folder / file for file in EXAMPLES[name]]
@@ -40,6 +40,6 @@ def write_example(name: str, folder: Path, *, overwrite: bool = False) -> list[P
 
 
 def header(configuration: Path) -> str:
-    """The comment at the top of a configuration: what it does, and the commands that run it."""
+    """Return the comment at the top of a configuration: what it does, and the commands that run it."""
     lines = configuration.read_text(encoding="utf-8").split("\n\n", 1)[0].splitlines()
     return "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines)

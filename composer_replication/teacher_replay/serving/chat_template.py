@@ -1,9 +1,8 @@
 """A conversation in OpenAI's form, as the prompt that a model's own chat template makes of it.
 
-Templates differ in what they take: several calls in one message, ids of any length, system messages anywhere, two
-messages of one role in a row. What a template drops without a word is found out once, by trying; what it refuses is put
-in other words, one step at a time, until it is accepted. A template that knows no tools gets them as text, in the form
-of Hermes.
+Templates differ in what they accept: several calls in one message, ids of any length, system messages anywhere, two
+messages of one role in a row. What a template silently drops is found out once, by probes; what it refuses is rewritten
+step by step until it is accepted. A template without tools gets them as text, in the form of Hermes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ To call one, write a JSON object with its name and arguments within <tool_call><
 {{"name": <function-name>, "arguments": <arguments-as-json-object>}}
 </tool_call>"""
 _EARLIER = "[The conversation began earlier.]"
-# What a template raises: its own refusals, and mistakes over a value that it does not expect.
+# Templates raise errors of their own, and fail on values that they do not expect.
 _REFUSALS = (TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
@@ -55,7 +54,7 @@ class ChatTemplate:
             self._always.append(_system_only_first)
 
     def prompt(self, messages: Sequence[Message], tools: _Tools = None) -> str:
-        """The text that the model is to continue.
+        """Return the text that the model is to continue.
 
         Raises:
             QuestionError: the template refuses the conversation in every form.
@@ -82,7 +81,7 @@ class ChatTemplate:
         return text
 
     def _shows(self, messages: list[Message]) -> bool:
-        """Whether the template takes a conversation and shows every `probe_…` in it."""
+        """Whether the template accepts a conversation and shows every `probe_…` in it."""
         tools = [_PROBE_TOOL] if any(message["role"] == "tool" for message in messages) else None
         try:
             text = self._render(messages, tools)
@@ -91,7 +90,7 @@ class ChatTemplate:
         return all(word in text for word in _PROBE_WORD.findall(json.dumps([messages, tools])))
 
 
-# What templates are tried with. The ids are of the one form that all of them take.
+# Probes for templates. Their ids have the one form that all templates accept.
 _PROBE_WORD = re.compile(r"probe_\w+")
 _PROBE_TOOL: dict[str, Any] = {
     "type": "function",
@@ -110,23 +109,17 @@ _PROBE_TURNS: list[Message] = [
 
 
 def _probe_calls(count: int) -> list[Message]:
-    calls = [
-        {
-            "id": f"a1b2c3d4{number}",
-            "type": "function",
-            "function": {"name": "probe_tool", "arguments": {"key": f"probe_value_{number}"}},
-        }
-        for number in range(count)
-    ]
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "name": "probe_tool", "content": f"probe_result_{number}"}
-        for number, call in enumerate(calls)
-    ]
+    calls, results = [], []
+    for number in range(count):
+        identity, function = f"a1b2c3d4{number}", {"name": "probe_tool", "arguments": {"key": f"probe_value_{number}"}}
+        calls.append({"id": identity, "type": "function", "function": function})
+        result = {"tool_call_id": identity, "name": "probe_tool", "content": f"probe_result_{number}"}
+        results.append({"role": "tool", **result})
     return [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
 
 
 def _for_templates(message: Message) -> Message:
-    """A message with the roles that templates know, and with its arguments as objects, which most of them need."""
+    """Return a message with roles that templates know, and arguments as objects, which most of them need."""
     rewritten = {**message, "role": "system"} if message["role"] == "developer" else dict(message)
     if "tool_calls" in rewritten:
         rewritten["tool_calls"] = [_call_for_templates(call) for call in rewritten["tool_calls"]]
@@ -135,13 +128,13 @@ def _for_templates(message: Message) -> Message:
 
 def _call_for_templates(call: dict[str, Any]) -> dict[str, Any]:
     arguments, raw = parse_arguments(call["function"].get("arguments"))
-    # Templates walk through the arguments: those that are no JSON object are shown as the one value of one.
+    # Templates iterate over the arguments: those that are not a JSON object become the one value of one.
     shown = arguments if raw is None else {"arguments": raw}
     return {"type": "function", **call, "function": {**call["function"], "arguments": shown}}
 
 
 def _one_call_a_message(messages: list[Message], tools: _Tools) -> tuple[list[Message], _Tools]:
-    """Each call in a message of its own, with its result behind it."""
+    """Give each call a message of its own, followed by its result."""
     parted: list[Message] = []
     placed: set[int] = set()
     for index, message in enumerate(messages):
@@ -150,7 +143,7 @@ def _one_call_a_message(messages: list[Message], tools: _Tools) -> tuple[list[Me
             if index not in placed:
                 parted.append(message)
             continue
-        # Ids may come again later: only the results right behind the calls are theirs.
+        # Ids may be reused later: only the results right after the calls are theirs.
         results = list(takewhile(lambda place: messages[place]["role"] == "tool", range(index + 1, len(messages))))
         for number, call in enumerate(calls):
             parted.append({**message, "content": "" if number else message["content"], "tool_calls": [call]})
@@ -163,7 +156,7 @@ def _one_call_a_message(messages: list[Message], tools: _Tools) -> tuple[list[Me
 
 
 def _short_ids(messages: list[Message], tools: _Tools) -> tuple[list[Message], _Tools]:
-    """Ids of nine letters, as Mistral's templates want them."""
+    """Shorten ids to nine characters, as Mistral's templates need them."""
     shortened = []
     for message in messages:
         rewritten = dict(message)
@@ -176,7 +169,7 @@ def _short_ids(messages: list[Message], tools: _Tools) -> tuple[list[Message], _
 
 
 def _tools_as_text(messages: list[Message], tools: _Tools) -> tuple[list[Message], _Tools]:
-    """Definitions in the system message, calls in the text of the assistant, results from the user."""
+    """Write definitions into the system message, calls into the assistant's text, results as the user's."""
     plain: list[Message] = []
     for message in messages:
         parts = [message["content"]] if message["content"] else []
@@ -197,15 +190,12 @@ def _tools_as_text(messages: list[Message], tools: _Tools) -> tuple[list[Message
 
 
 def _system_only_first(messages: list[Message], tools: _Tools) -> tuple[list[Message], _Tools]:
-    rewritten = [
-        {**message, "role": "user"} if index and message["role"] == "system" else message
-        for index, message in enumerate(messages)
-    ]
-    return rewritten, tools
+    """Make system messages the user's, except the first message."""
+    return [*messages[:1], *_system_as_user(messages[1:])], tools
 
 
 def _in_alternation(messages: list[Message], tools: _Tools) -> tuple[list[Message], _Tools]:
-    """User and assistant in turn, beginning with the user; a leading system message stays."""
+    """Make user and assistant alternate, beginning with the user; a leading system message stays."""
     lead = [message for message in messages[:1] if message["role"] == "system"]
     alternating: list[Message] = []
     for message in messages[len(lead) :]:
@@ -220,8 +210,12 @@ def _in_alternation(messages: list[Message], tools: _Tools) -> tuple[list[Messag
 
 
 def _without_system(messages: list[Message], tools: _Tools) -> tuple[list[Message], _Tools]:
-    """The system's words before the user's first."""
-    return _in_alternation([{**one, "role": "user"} if one["role"] == "system" else one for one in messages], tools)
+    """Make system messages the user's, too."""
+    return _in_alternation(_system_as_user(messages), tools)
+
+
+def _system_as_user(messages: Sequence[Message]) -> list[Message]:
+    return [{**message, "role": "user"} if message["role"] == "system" else message for message in messages]
 
 
 _STEPS: tuple[_Step, ...] = (
@@ -239,5 +233,5 @@ def _nine_letters(identity: Any) -> str:
 
 
 def _sound(text: str) -> str:
-    """Without halves of surrogate pairs, which agent logs do hold and tokenizers refuse."""
+    """Replace halves of surrogate pairs, which agent logs can contain and tokenizers refuse."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -74,7 +74,7 @@ def read_request(body: bytes) -> ChatRequest:
         top_p=_number(request, "top_p", float, lambda value: 0 < value <= 1, "a number above 0, at most 1"),
         stop=_stop(request.get("stop")),
         seed=_number(request, "seed", int, lambda value: -(2**63) <= value < 2**63, "a whole number of 64 bits"),
-        model=_text(request, "model"),
+        model=_of_type(request, "model", str, "a text") or "",
     )
     return ChatRequest(
         question,
@@ -98,19 +98,18 @@ def _check_parameters(request: Mapping[str, Any]) -> None:
 def _messages(given: Any) -> list[Message]:
     if not isinstance(given, list) or not given:
         raise QuestionError("messages must be a list of at least one message", "missing_messages")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(given)]
-
-
-def _message(given: Any, place: str) -> Message:
-    if not isinstance(given, dict) or given.get("role") not in _ROLES:
-        raise QuestionError(f"{place} must be an object whose role is one of {', '.join(_ROLES)}")
-    message = {**given, "content": _content(given.get("content"), place)}
-    calls = message.pop("tool_calls", None)
-    if calls:
-        if not isinstance(calls, list) or not all(_names_a_function(call) for call in calls):
-            raise QuestionError(f'{place}.tool_calls must be a list of {{"function": {{"name": ...}}}}')
-        message["tool_calls"] = calls
-    return message
+    messages = []
+    for index, one in enumerate(given):
+        place = f"messages[{index}]"
+        if not isinstance(one, dict) or one.get("role") not in _ROLES:
+            raise QuestionError(f"{place} must be an object whose role is one of {', '.join(_ROLES)}")
+        message = {**one, "content": _content(one.get("content"), place)}
+        if calls := message.pop("tool_calls", None):
+            if not isinstance(calls, list) or not all(_names_a_function(call) for call in calls):
+                raise QuestionError(f'{place}.tool_calls must be a list of {{"function": {{"name": ...}}}}')
+            message["tool_calls"] = calls
+        messages.append(message)
+    return messages
 
 
 def _content(given: Any, place: str) -> str:
@@ -120,14 +119,10 @@ def _content(given: Any, place: str) -> str:
     if isinstance(given, str):
         return given
     parts = given if isinstance(given, list) else [given]
-    texts = [part["text"] for part in parts if _is_text_part(part)]
-    if len(texts) != len(parts):
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    if len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
         raise QuestionError(f"{place}.content must be a text, or a list of parts of type 'text'", "unsupported_value")
     return "".join(texts)
-
-
-def _is_text_part(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _tools(given: Any) -> list[dict[str, Any]] | None:
@@ -160,18 +155,15 @@ def _number(request: Mapping[str, Any], name: str, kind: type, holds: Callable[[
     return kind(value)
 
 
-def _text(request: Mapping[str, Any], name: str) -> str:
-    value = request.get(name)
-    if value is not None and not isinstance(value, str):
-        raise QuestionError(f"{name} must be a text, got {_shown(value)}")
-    return value or ""
+def _of_type(given: Mapping[str, Any], name: str, kind: type, wanted: str) -> Any:
+    value = given.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise QuestionError(f"{name} must be {wanted}, got {_shown(value)}")
+    return value
 
 
-def _flag(request: Mapping[str, Any], name: str) -> bool:
-    value = request.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise QuestionError(f"{name} must be true or false, got {_shown(value)}")
-    return bool(value)
+def _flag(given: Mapping[str, Any], name: str) -> bool:
+    return bool(_of_type(given, name, bool, "true or false"))
 
 
 def _shown(value: Any) -> str:

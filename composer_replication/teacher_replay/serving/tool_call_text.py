@@ -1,8 +1,8 @@
-"""What a model wrote, read back: its thinking, its words, and its tool calls in the format of its family.
+"""The reply of a model, read into a turn: its thinking, its text, and its tool calls in the format of its family.
 
 - Hermes, Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`
 - Qwen3-Coder: `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`
-- Llama 3.1: `{"name": ..., "parameters": {...}}`, several parted by `;`, behind `<|python_tag|>` or alone
+- Llama 3.1: `{"name": ..., "parameters": {...}}`, several separated by `;`, after `<|python_tag|>` or alone
 - Mistral: `[TOOL_CALLS] [{"name": ..., "arguments": {...}}]` or `[TOOL_CALLS]name[ARGS]{...}`
 """
 
@@ -10,70 +10,54 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from composer_replication.traces import ToolCall, Turn, parse_arguments
 
-# Tokens that tokenizers treat as special, and that say where a call or a thought begins.
-MARKERS = frozenset(
-    {
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</tool_call>",
-        "<|python_tag|>",
-        "[TOOL_CALLS]",
-        "[CALL_ID]",
-        "[ARGS]",
-    }
-)
+# Where a call may begin.
+_CALL_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
+# Tokens that tokenizers treat as special, and that the reading needs.
+MARKERS = frozenset({*_CALL_MARKS, "<think>", "</think>", "</tool_call>", "[CALL_ID]", "[ARGS]"})
 
-# Where a call may begin. `</think>` is here because what follows it may be one.
-_BORDERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "</think>")
-_CALL = re.compile("|".join(map(re.escape, _BORDERS[:3])))
+_CALL = re.compile("|".join(map(re.escape, _CALL_MARKS)))
 _OPENED = re.compile(r"\s*<think>")
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
 _CALL_END = re.compile(r"\s*(?:</tool_call>|\Z)")
 _MISTRAL_NAME = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[ARGS\])?\s*(?=\{)")
-# Models break lines inside JSON texts; that is not worth losing a call for.
+# Not strict: models break lines inside JSON strings.
 _JSON = json.JSONDecoder(strict=False)
 
 _Tools = Sequence[Mapping[str, Any]] | None
-
-
-class _Reading(NamedTuple):
-    content: str
-    calls: list[ToolCall]
+_Reading = tuple[str, list[ToolCall]]  # the content and the calls; no calls: it is not this format
 
 
 def read_reply(text: str, *, tools: _Tools = None, is_thinking: bool = False) -> Turn:
-    """The turn that a model wrote. What is not a call in one of the formats stays in the content as it is.
+    """Read the turn that a model wrote. Text that is not a call in one of the formats stays in the content.
 
     Args:
-        text: what the model generated, with its `MARKERS`.
-        tools: what it was given to call. Without any, bare JSON is text and no call.
+        text: the generated text, with its `MARKERS`.
+        tools: the tools of the request. Without any, bare JSON is text and not a call.
         is_thinking: the prompt itself has opened the model's thinking.
     """
     thinking, rest = _take_thinking(text, is_thinking)
-    readers: tuple[Callable[[str, _Tools], _Reading | None], ...] = (_read_tagged, _read_mistral, _read_llama)
-    for reader in readers:
-        reading = reader(rest, tools)
-        if reading is not None:
-            return Turn("assistant", reading.content.rstrip(), thinking=thinking, tool_calls=reading.calls)
+    for read in (_read_tagged, _read_mistral, _read_llama):
+        content, calls = read(rest, tools)
+        if calls:
+            return Turn("assistant", content.rstrip(), thinking=thinking, tool_calls=calls)
     return Turn("assistant", rest, thinking=thinking)
 
 
 def settled_reply(text: str, *, tools: _Tools = None, is_thinking: bool = False) -> Turn:
-    """The part of the turn that is certain while the model still writes: whatever comes, `read_reply` begins with it.
+    """Read the part of the turn that no later text can change: whatever comes, `read_reply` begins with it.
 
-    What may be the beginning of a thought or of a call is not in it, and spaces at its end are not: a call behind them
-    would drop them.
+    It lacks what may be the beginning of a thought or of a call, and spaces at its end: a call after them would drop
+    them.
     """
     if "<think>".startswith(text.lstrip()):
         return Turn("assistant")
-    thinking, rest = _take_thinking(without_beginning(text, _BORDERS), is_thinking)
+    thinking, rest = _take_thinking(without_beginning(text, (*_CALL_MARKS, "</think>")), is_thinking)
     kept, calls, position = [], [], 0
     if tools and rest.lstrip().startswith("{"):
         rest = ""
@@ -89,7 +73,7 @@ def settled_reply(text: str, *, tools: _Tools = None, is_thinking: bool = False)
 
 
 def without_beginning(text: str, marks: Sequence[str]) -> str:
-    """The text without what stands at its end and is the beginning of a mark."""
+    """Return the text without an end that is the beginning of a mark."""
     for length in range(min(len(text), max(map(len, marks), default=0) - 1), 0, -1):
         if any(len(mark) > length and text.endswith(mark[:length]) for mark in marks):
             return text[:-length]
@@ -105,7 +89,7 @@ def _take_thinking(text: str, is_thinking: bool) -> tuple[str, str]:
     return thinking.strip(), rest.lstrip("\n") if closed else ""
 
 
-def _read_tagged(text: str, tools: _Tools) -> _Reading | None:
+def _read_tagged(text: str, tools: _Tools) -> _Reading:
     kept, calls, position = [], [], 0
     while (start := text.find("<tool_call>", position)) >= 0:
         inside = start + len("<tool_call>")
@@ -118,11 +102,11 @@ def _read_tagged(text: str, tools: _Tools) -> _Reading | None:
             kept.append(text[position:start])
             calls.append(call)
             position = end
-    return _Reading(_joined([*kept, text[position:]]), calls) if calls else None
+    return _joined([*kept, text[position:]]), calls
 
 
 def _joined(parts: Sequence[str]) -> str:
-    """What stands between calls; spaces behind a call that the reply begins with are no part of it."""
+    """Join the text between calls; spaces after a call that the reply begins with are dropped."""
     text = "".join(parts)
     return text if parts[0].strip() or len(parts) == 1 else text.lstrip()
 
@@ -134,7 +118,7 @@ def _tagged(text: str, start: int, tools: _Tools) -> tuple[ToolCall, int] | None
 def _tagged_json(text: str, start: int) -> tuple[ToolCall, int] | None:
     decoded = _decode(text, start)
     call = _call(decoded[0]) if decoded is not None else None
-    # The model may have ended its turn, or run out of tokens, right behind the call.
+    # The model may have ended its turn, or run out of tokens, right after the call.
     end = _CALL_END.match(text, decoded[1]) if decoded is not None else None
     return (call, end.end()) if call is not None and end is not None else None
 
@@ -163,7 +147,7 @@ def _parameter_types(tools: _Tools, name: str) -> dict[str, Any]:
 
 
 def _typed(value: str, kind: Any) -> Any:
-    """A value that is written as plain text, as the tool's schema wants it."""
+    """Convert a value that is written as plain text to the type in the tool's schema."""
     if kind in (None, "string"):
         return value
     try:
@@ -172,39 +156,34 @@ def _typed(value: str, kind: Any) -> Any:
         return value
 
 
-def _read_mistral(text: str, _: _Tools) -> _Reading | None:
+def _read_mistral(text: str, _: _Tools) -> _Reading:
     content, *parts = text.split("[TOOL_CALLS]")
-    calls: list[ToolCall] = []
+    found: list[ToolCall | None] = []
     for part in parts:
         named = _MISTRAL_NAME.match(part)
         decoded = _decode(part, named.end() if named is not None else 0)
         if decoded is None or part[decoded[1] :].strip():
-            return None
-        value = decoded[0]
-        if named is not None:
-            found = [_call({"name": named[1], "arguments": value})]
-        else:
-            found = [_call(one) for one in (value if isinstance(value, list) else [value])]
-        if not found or None in found:
-            return None
-        calls.extend(call for call in found if call is not None)
-    return _Reading(content, calls) if calls else None
+            return text, []
+        value = decoded[0] if named is None else {"name": named[1], "arguments": decoded[0]}
+        found += [_call(one) for one in value] if isinstance(value, list) and value else [_call(value)]
+    return content, _all_or_none(found)
 
 
-def _read_llama(text: str, tools: _Tools) -> _Reading | None:
+def _read_llama(text: str, tools: _Tools) -> _Reading:
     content, tagged, rest = text.partition("<|python_tag|>")
     if not tagged:
-        if not tools:
-            return None
-        content, rest = "", text
-    calls = [_call(value) for value in _decode_all(rest)]
-    if not calls or None in calls:
-        return None
-    return _Reading(content, [call for call in calls if call is not None])
+        content, rest = "", text if tools else ""
+    return content, _all_or_none([_call(value) for value in _decode_all(rest)])
+
+
+def _all_or_none(calls: Sequence[ToolCall | None]) -> list[ToolCall]:
+    """Return the calls if all of them were read."""
+    read = [call for call in calls if call is not None]
+    return read if len(read) == len(calls) else []
 
 
 def _decode_all(text: str) -> Iterator[Any]:
-    """JSON values parted by semicolons; None for what is no JSON."""
+    """Yield JSON values separated by semicolons; None for text that is not JSON."""
     position = 0
     while position < len(text.rstrip()):
         decoded = _decode(text, position)
@@ -212,19 +191,21 @@ def _decode_all(text: str) -> Iterator[Any]:
             yield None
             return
         yield decoded[0]
-        position = decoded[1]
-        while position < len(text) and (text[position].isspace() or text[position] == ";"):
-            position += 1
+        position = _after_spaces(text, decoded[1], ";")
 
 
 def _decode(text: str, start: int) -> tuple[Any, int] | None:
-    """The JSON value at a place, spaces before it or not, and where it ends."""
-    while start < len(text) and text[start].isspace():
-        start += 1
+    """Return the JSON value at a place, after any spaces, and where it ends."""
     try:
-        return _JSON.raw_decode(text, start)
+        return _JSON.raw_decode(text, _after_spaces(text, start))
     except (ValueError, RecursionError):
         return None
+
+
+def _after_spaces(text: str, start: int, also: str = "") -> int:
+    while start < len(text) and (text[start].isspace() or text[start] == also):
+        start += 1
+    return start
 
 
 def _call(value: Any) -> ToolCall | None:

@@ -9,19 +9,12 @@ from typing import Any
 
 import pytest
 import trl
+from teacher_replay.serving.loopback import TOOL
 
 from composer_replication._tiny import tiny_tokenizer
 from composer_replication.teacher_replay.serving.chat_template import ChatTemplate
 from composer_replication.teacher_replay.serving.local_teacher import QuestionError
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "read_file",
-        "description": "Read a file.",
-        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-    },
-}
 SYSTEM = {"role": "system", "content": "Be brief."}
 USER = {"role": "user", "content": "Read it."}
 
@@ -141,14 +134,43 @@ def test_a_template_without_tools_gets_them_as_text() -> None:
     assert templated(PLAIN).prompt([USER], [TOOL]).startswith("<system>You may call")
 
 
-def test_a_template_without_a_system_gets_its_words_from_the_user() -> None:
-    prompt = templated(NO_SYSTEM + PLAIN).prompt([SYSTEM, USER])
-    assert prompt == "<user>Be brief.\n\nRead it.</user><assistant>"
+FIRST_ONLY = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('system must be first') }}{% endif %}{% endfor %}"
+)
+IN_TURN = (
+    "{% set rest = messages[1:] if messages[0].role == 'system' else messages %}"
+    "{% for m in rest %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}"
+)
+EARLIER = {"role": "assistant", "content": "Earlier."}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "given", "prompt"),
+    [
+        (NO_SYSTEM, [SYSTEM, USER], "<user>Be brief.\n\nRead it.</user><assistant>"),
+        (
+            FIRST_ONLY,
+            [SYSTEM, USER, SYSTEM, USER],
+            "<system>Be brief.</system><user>Read it.</user><user>Be brief.</user><user>Read it.</user><assistant>",
+        ),
+        (
+            IN_TURN,
+            [SYSTEM, EARLIER, USER, USER],
+            "<system>Be brief.</system><user>[The conversation began earlier.]</user><assistant>Earlier.</assistant>"
+            "<user>Read it.\n\nRead it.</user><assistant>",
+        ),
+    ],
+    ids=["no system message", "only as the first message", "roles in turn after it"],
+)
+def test_system_messages_where_a_template_refuses_them(refusal: str, given: list[Any], prompt: str) -> None:
+    assert templated(refusal + PLAIN).prompt(given) == prompt
 
 
 def test_a_template_that_wants_the_roles_in_turn_gets_them_so() -> None:
     given = [
-        {"role": "assistant", "content": "Earlier."},
+        EARLIER,
         USER,
         called(call("f", "{}", "c1"), call("g", "{}", "c2")),
         result("c1", "1"),
@@ -164,19 +186,6 @@ def test_a_template_that_wants_the_roles_in_turn_gets_them_so() -> None:
     assert places == sorted(places)
 
 
-def test_a_leading_system_message_stays_beside_roles_in_turn() -> None:
-    in_turn = (
-        "{% set rest = messages[1:] if messages[0].role == 'system' else messages %}"
-        "{% for m in rest %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-        "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}"
-    )
-    prompt = templated(in_turn + PLAIN).prompt([SYSTEM, {"role": "assistant", "content": "Earlier."}, USER, USER])
-    assert prompt == (
-        "<system>Be brief.</system><user>[The conversation began earlier.]</user><assistant>Earlier.</assistant>"
-        "<user>Read it.\n\nRead it.</user><assistant>"
-    )
-
-
 def test_what_is_said_beside_parallel_calls_is_said_once() -> None:
     one_call = (
         "{% for m in messages %}{% if m.tool_calls and m.tool_calls|length > 1 %}{{ raise_exception('one call') }}"
@@ -187,15 +196,6 @@ def test_what_is_said_beside_parallel_calls_is_said_once() -> None:
     prompt = templated(one_call).prompt([USER, two, result("c1", "1"), result("c2", "2")])
     assert prompt.count("<assistant>So.") == 1
     assert prompt.count("<assistant>") == 2
-
-
-def test_a_system_message_in_the_middle_is_the_users_where_it_must_be_first() -> None:
-    first_only = (
-        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
-        "{{ raise_exception('system must be first') }}{% endif %}{% endfor %}"
-    )
-    prompt = templated(first_only + PLAIN).prompt([SYSTEM, USER, SYSTEM, USER])
-    assert prompt.startswith("<system>Be brief.</system><user>Read it.</user><user>Be brief.</user>")
 
 
 # Templates that take images want every text as a list of parts.
