@@ -85,7 +85,7 @@ class AgentTurns:
         self.turns: list[Turn] = []
         self.calls = OpenCalls()
         self.begins_anew = False
-        """The next turn begins the context anew."""
+        """The next turn begins a new context."""
         self.has_tool_calls = False
         self._stats = stats
         self._from_text = False
@@ -235,7 +235,7 @@ class Conversation:
         self._open = None
 
     def rewind(self, length: int) -> None:
-        """Take the context back to its first `length` turns; 0 begins it anew."""
+        """Take the context back to its first `length` turns; 0 begins a new one."""
         self._open = None
         if length < len(self.context):
             self.context = self.context[:length]
@@ -395,7 +395,7 @@ class Conversation:
         """The call that a result answers: by its id, else, where the log has no ids, by its place."""
         if given_id in self._call_ids:
             waiting = [one for one in self._call_ids[given_id] if one not in self._results]
-            # Ids that begin anew with every turn: the newest turn's calls are meant, in their order.
+            # Ids that start again with every turn: the newest turn's calls are meant, in their order.
             return next((one for one in waiting if self._owners[one] is self._owners[waiting[-1]]), None)
         calls = [call for call in self.last.tool_calls if call.id not in self._results] if self.last else []
         if given_id is not None:

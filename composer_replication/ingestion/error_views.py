@@ -47,7 +47,7 @@ class CallSite:
 
     @property
     def kinds(self) -> set[str]:
-        """Every kind of error that stands here; empty where nothing went wrong."""
+        """Every kind of error at this site; empty if there is none."""
         return {kind for _, kind in self.failures}
 
     @property

@@ -51,7 +51,7 @@ class _Session:
         self._read_lines()
         if self._main:
             yield self._trace(self._main.turns(), self._log.stem)
-        # What no agent said, such as a title that stands beside it, makes no agent.
+        # An agent without messages, of which only a title is logged, gives no trace.
         agents = {name: conversation for name, conversation in self._agents.items() if conversation}
         for name, conversation in agents.items():
             whole_file = self._is_agent_file and len(agents) == 1

@@ -22,7 +22,7 @@ class BadJsonError(Exception):
 
 
 def given_messages(attributes: Attributes, events: list[Event]) -> list[Any]:
-    """The prompt, without the system instructions that stand apart from it."""
+    """The prompt, without the system instructions, which are recorded apart."""
     return _recorded("input", "prompt", "llm.prompts", attributes, events)
 
 
