@@ -181,5 +181,5 @@ def test_times_that_no_clock_shows(time: str) -> None:
 
 
 @pytest.mark.parametrize("time", [None, "", "soon", -1, True, {}, [1], 1e300, float("nan"), "1e5"])
-def test_times_that_are_none(time: Any) -> None:
+def test_other_values_are_no_times(time: Any) -> None:
     assert nanoseconds(time) is None
