@@ -56,28 +56,20 @@ def show_report(console: Console, report: IngestReport, output: Path) -> None:
     """The summary of a run."""
     figures, stats = report.as_dict(), report.stats
     files = figures["files"]
+    rows = [("files that are logs", files["logs"])]
+    rows += [(f"  {_plain(name)}", count) for name, count in sorted(figures["formats"].items())]
+    rows += [(label, files[name]) for name, label in _FILE_ROWS if files[name]]
+    rows += [("bytes", figures["bytes"]), ("records", stats.n_records_total), ("traces", figures["traces"])]
+    rows += [("turns", stats.n_turns), ("  of the student (states)", stats.n_states_emitted)]
+    rows += [("  copied from another file", report.copied_turns)] if report.copied_turns else []
+    rows += [("tool calls", stats.n_tool_use_blocks), ("  without a result", stats.calls_without_result)]
+    rows += [("tool results", stats.n_tool_results), ("  without a call", stats.results_without_call)]
+    rows += [("tokens in", stats.input_tokens), ("  from the cache", stats.cached_tokens)]
+    rows += [("tokens out", stats.output_tokens)]
     table = Table("", "count", title=f"Traces in {_plain(str(output))}", title_justify="left", show_header=False)
     table.columns[1].justify, table.columns[1].no_wrap = "right", True
-    table.add_row("files that are logs", f"{files['logs']:,}")
-    for name, count in sorted(figures["formats"].items()):
-        table.add_row(f"  {_plain(name)}", f"{count:,}")
-    for name, label in _FILE_ROWS:
-        if files[name]:
-            table.add_row(label, f"{files[name]:,}")
-    table.add_row("bytes", f"{figures['bytes']:,}")
-    table.add_row("records", f"{stats.n_records_total:,}")
-    table.add_row("traces", f"{figures['traces']:,}")
-    table.add_row("turns", f"{stats.n_turns:,}")
-    table.add_row("  of the student (states)", f"{stats.n_states_emitted:,}")
-    if report.copied_turns:
-        table.add_row("  copied from another file", f"{report.copied_turns:,}")
-    table.add_row("tool calls", f"{stats.n_tool_use_blocks:,}")
-    table.add_row("  without a result", f"{stats.calls_without_result:,}")
-    table.add_row("tool results", f"{stats.n_tool_results:,}")
-    table.add_row("  without a call", f"{stats.results_without_call:,}")
-    table.add_row("tokens in", f"{stats.input_tokens:,}")
-    table.add_row("  from the cache", f"{stats.cached_tokens:,}")
-    table.add_row("tokens out", f"{stats.output_tokens:,}")
+    for label, count in rows:
+        table.add_row(label, f"{count:,}")
     console.print(table)
     _show_errors(console, stats.errors)
     _show_counts(console, "Skipped", stats.skipped, _SHOWN_SKIPS)
@@ -98,14 +90,10 @@ def show_failures(console: Console, failures: Mapping[str, str]) -> None:
 def _show_errors(console: Console, errors: Counter[str]) -> None:
     if not errors:
         return
-    table = Table("tool errors", "count", "whose")
-    table.columns[0].overflow = "fold"
-    table.columns[1].justify, table.columns[1].no_wrap = "right", True
+    table = _count_table("tool errors", "count", "whose")
     for kind, count in errors.most_common():
-        whose = "student's" if is_students_mistake(kind) else "[dim]not the student's[/]"
-        if kind in OUTCOME_KINDS:
-            whose = "an outcome"
-        table.add_row(_plain(kind), f"{count:,}", whose)
+        mistake = "student's" if is_students_mistake(kind) else "[dim]not the student's[/]"
+        table.add_row(_plain(kind), f"{count:,}", "an outcome" if kind in OUTCOME_KINDS else mistake)
     console.print(table)
 
 
@@ -113,15 +101,19 @@ def _show_counts(console: Console, title: str, counts: Counter[str], most: int |
     shown = [(name, count) for name, count in counts.most_common() if count]
     if not shown:
         return
-    table = Table(title, "count")
-    table.columns[0].overflow = "fold"
-    table.columns[1].justify, table.columns[1].no_wrap = "right", True
+    table = _count_table(title, "count")
     for name, count in shown[:most]:
         table.add_row(_plain(name), f"{count:,}")
-    rest = shown[most:] if most else []
-    if rest:
+    if rest := shown[most:] if most else []:
         table.add_row(f"[dim]{len(rest)} more reasons (--json has them)[/]", f"{sum(count for _, count in rest):,}")
     console.print(table)
+
+
+def _count_table(*columns: str) -> Table:
+    table = Table(*columns)
+    table.columns[0].overflow = "fold"
+    table.columns[1].justify, table.columns[1].no_wrap = "right", True
+    return table
 
 
 def show_audits(console: Console, audits: list[Audit]) -> None:

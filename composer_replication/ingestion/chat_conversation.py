@@ -85,7 +85,7 @@ class AgentTurns:
         self.turns: list[Turn] = []
         self.calls = OpenCalls()
         self.begins_anew = False
-        """The next turn begins the context anew."""
+        """The next turn begins a new context."""
         self.has_tool_calls = False
         self._stats = stats
         self._from_text = False
@@ -172,6 +172,8 @@ class Conversation:
         self._owners: dict[str, Turn] = {}
         self._made_up: set[str] = set()
         self._results: dict[str, Turn] = {}
+        self._line = 0
+        self._time: str | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -180,16 +182,16 @@ class Conversation:
         """Add a message or an item. Returns why it was skipped, or None."""
         if not isinstance(item, dict):
             return "not a message"
-        timestamp = timestamp or text_at(item, "timestamp")
+        self._line, self._time = line, timestamp or text_at(item, "timestamp")
         kind = text_at(item, "type") or ""
         if "value" in item and not item.get("role") and not item.get("from") and (is_call(item) or is_result(item)):
             item, kind = {"role": "assistant", "content": [item]}, "message"
         if kind == "reasoning":
-            return self._take_reasoning(item, line, timestamp)
+            return self._take_reasoning(item)
         if kind.endswith("_call"):
-            return self._take_call(item, kind, line, timestamp)
+            return self._take_call(item, kind)
         if kind.endswith("_output"):
-            return self._take_output(item, line, timestamp)
+            return self._answer(text_at(item, "call_id"), item.get("output", item.get("tools")), False)
         role = ROLES.get(text_at(item, "role") or text_at(item, "from") or "")
         if role is None:
             return "unknown role" if item.get("role") or item.get("from") else f"item: {kind[:40] or 'no type'}"
@@ -200,18 +202,18 @@ class Conversation:
             content = plain_parts(content, self._stats.skipped) or None
             item = {**item, "content": content}
         if role == "assistant":
-            return self._take_assistant(item, kind, line, timestamp)
+            return self._take_assistant(item, kind)
         if isinstance(content, list) and (calls := sum(_is(part, "tool_use") for part in content)):
             self._stats.skipped["tool call that is not the assistant's"] += calls
         if role == "tool":
-            return self._take_tool(item, content, line, timestamp)
+            return self._take_tool(item, content)
         skipped_as = None
         if role == "user" and isinstance(content, list):
-            content, skipped_as = self._take_results_in(content, line, timestamp)
+            content, skipped_as = self._take_results_in(content)
         if content is None:
             return skipped_as if item.get("content") else "message without content"
         origin = (self._origin(content) if self._origin else "prompt") if role == "user" else None
-        self.add(Turn(role=role, content=text_of(content), origin=origin, timestamp=timestamp, line=line))
+        self.add(Turn(role=role, content=text_of(content), origin=origin, timestamp=self._time, line=self._line))
         return skipped_as
 
     def add(self, turn: Turn) -> None:
@@ -233,7 +235,7 @@ class Conversation:
         self._open = None
 
     def rewind(self, length: int) -> None:
-        """Take the context back to its first `length` turns; 0 begins it anew."""
+        """Take the context back to its first `length` turns; 0 begins a new one."""
         self._open = None
         if length < len(self.context):
             self.context = self.context[:length]
@@ -253,17 +255,17 @@ class Conversation:
                 entry.follows = -1 if before is None else ends[id(before)]
         return ordered
 
-    def _assistant(self, line: int, timestamp: str | None) -> Turn:
+    def _assistant(self) -> Turn:
         if self._open is None:
-            turn = Turn(role="assistant", model=self.model, timestamp=timestamp, line=line, tool_calls=[])
+            turn = Turn(role="assistant", model=self.model, timestamp=self._time, line=self._line, tool_calls=[])
             self.add(turn)
             self._open = self.last = turn
         return self._open
 
-    def _take_assistant(self, item: dict[str, Any], kind: str, line: int, timestamp: str | None) -> str | None:
+    def _take_assistant(self, item: dict[str, Any], kind: str) -> str | None:
         content = item.get("content", item.get("value"))
         if isinstance(content, list) and any(_is(part, "tool_result") for part in content):
-            return self._take_exchange(item, content, kind, line, timestamp)
+            return self._take_exchange(item, content, kind)
         calls = calls_in(item)
         if item.get("from") in ("function_call", "tool_call"):
             calls, content = calls_in_value(content, unread := Counter[str]()), None
@@ -275,7 +277,7 @@ class Conversation:
         thinking = thinking_of(item)
         if content is None and not calls and not thinking:
             return "message without content"
-        turn = self._assistant(line, timestamp)
+        turn = self._assistant()
         turn.content = joined([turn.content, text_of(content)], _BETWEEN_ITEMS)
         turn.thinking = joined([turn.thinking, thinking], _BETWEEN_ITEMS)
         turn.id = turn.id or text_at(item, "id")
@@ -291,17 +293,15 @@ class Conversation:
             self._open = None
         return None
 
-    def _take_exchange(
-        self, item: dict[str, Any], parts: list[Any], kind: str, line: int, timestamp: str | None
-    ) -> str | None:
+    def _take_exchange(self, item: dict[str, Any], parts: list[Any], kind: str) -> str | None:
         """A message that has the results of its calls, too: what the model says after them is another turn."""
         skipped_as = None
         for are_results, group in groupby(parts, lambda part: _is(part, "tool_result")):
             if are_results:
-                reason = self._take_results_in(list(group), line, timestamp)[1]
+                reason = self._take_results_in(list(group))[1]
             else:
-                reason = self._take_assistant({**item, "content": list(group)}, kind, line, timestamp)
-                item = {}  # what stands beside the content belongs to the first turn
+                reason = self._take_assistant({**item, "content": list(group)}, kind)
+                item = {}  # what is beside the content belongs to the first turn
             skipped_as = skipped_as or reason
         return skipped_as
 
@@ -314,15 +314,15 @@ class Conversation:
             self._add_call(turn, call)
         return bool(calls)
 
-    def _take_reasoning(self, item: dict[str, Any], line: int, timestamp: str | None) -> str | None:
+    def _take_reasoning(self, item: dict[str, Any]) -> str | None:
         text = reasoning_of(item)
         if not text:
             return "reasoning without text"
-        turn = self._assistant(line, timestamp)
+        turn = self._assistant()
         turn.thinking = joined([turn.thinking, text], _BETWEEN_ITEMS)
         return None
 
-    def _take_call(self, item: dict[str, Any], kind: str, line: int, timestamp: str | None) -> str | None:
+    def _take_call(self, item: dict[str, Any], kind: str) -> str | None:
         name = text_at(item, "name") or kind.removesuffix("_call")
         namespace = text_at(item, "namespace")
         if namespace:
@@ -330,66 +330,45 @@ class Conversation:
         given = first_of(item, "arguments", "input", "action")
         if given is None:
             given = {key: item[key] for key in ("code", "queries", "revised_prompt") if item.get(key) is not None}
-        turn = self._assistant(line, timestamp)
-        call_id = self._add_call(
-            turn,
-            {"type": kind, "id": text_at(item, "call_id") or text_at(item, "id"), "name": name, "arguments": given},
-        )
+        call = {"type": kind, "id": text_at(item, "call_id") or text_at(item, "id"), "name": name, "arguments": given}
+        call_id = self._add_call(self._assistant(), call)
         # Tools that run on the provider's side have their result in the call.
         result = next((item[key] for key in ("output", "outputs", "results", "result") if item.get(key)), None)
         error = item.get("error")
         if result is not None or error:
             text = "[image]" if kind == "image_generation_call" and result else text_of(error or result)
             failed = bool(error) or item.get("status") == "failed"
-            self._results[call_id] = self._result(call_id, text, failed, line, timestamp)
+            self._results[call_id] = self._result(call_id, text, failed)
         return None
 
-    def _take_output(self, item: dict[str, Any], line: int, timestamp: str | None) -> str | None:
-        output = item.get("output", item.get("tools"))
-        return self._answer(text_at(item, "call_id"), output, False, line, timestamp)
-
-    def _take_tool(self, item: dict[str, Any], content: Any, line: int, timestamp: str | None) -> str | None:
+    def _take_tool(self, item: dict[str, Any], content: Any) -> str | None:
         call_id = text_at(item, "tool_call_id") or text_at(item, "call_id")
         is_error = item.get("is_error") is True or item.get("isError") is True
         if isinstance(content, str):
             content = split_results(content) or content
         if isinstance(content, list):
-            content, skipped_as = self._take_results_in(content, line, timestamp, call_id, is_error)
+            content, skipped_as = self._take_results_in(content, call_id, is_error)
             if content is None:
                 return skipped_as
-        return self._answer(call_id, content, is_error, line, timestamp, name=text_at(item, "name"))
+        return self._answer(call_id, content, is_error, text_at(item, "name"))
 
     def _take_results_in(
-        self, parts: list[Any], line: int, timestamp: str | None, call_id: str | None = None, failed: bool = False
+        self, parts: list[Any], call_id: str | None = None, failed: bool = False
     ) -> tuple[Any, str | None]:
-        """Results may stand among the parts of a message, as Anthropic has them. Returns what else is in it."""
+        """Take the results among the parts of a message, as Anthropic has them. Returns what else is in it."""
         skipped_as = None
         rest = []
         for part in parts:
             if _is(part, "tool_result"):
-                reason = self._answer(
-                    text_at(part, "tool_use_id") or call_id,
-                    part.get("content"),
-                    failed or part.get("is_error") is True,
-                    line,
-                    timestamp,
-                    name=text_at(part, "name"),
-                )
+                is_error = failed or part.get("is_error") is True
+                given_id = text_at(part, "tool_use_id") or call_id
+                reason = self._answer(given_id, part.get("content"), is_error, text_at(part, "name"))
                 skipped_as = skipped_as or reason
             else:
                 rest.append(part)
         return (rest or None if len(rest) < len(parts) else parts), skipped_as
 
-    def _answer(
-        self,
-        given_id: str | None,
-        output: Any,
-        is_error: bool,
-        line: int,
-        timestamp: str | None,
-        *,
-        name: str | None = None,
-    ) -> str | None:
+    def _answer(self, given_id: str | None, output: Any, is_error: bool, name: str | None = None) -> str | None:
         self._open = None
         call_id = self._asked(given_id, name)
         last = self.context[-1] if self.context else None
@@ -400,29 +379,23 @@ class Conversation:
             self._stats.duplicate_results += 1
             return "second result of a call"
         failed = is_error or self._failed(output)
-        result = self._result(call_id or given_id or f"line {line}", _output_text(output), failed, line, timestamp)
+        result = self._result(call_id or given_id or f"line {self._line}", _output_text(output), failed)
         if call_id is None:
             self.add(result)
         else:
             self._results[call_id] = result
         return None
 
-    def _result(self, call_id: str, text: str, failed: bool, line: int, timestamp: str | None) -> Turn:
-        return Turn(
-            role="tool",
-            content=text,
-            tool_call_id=call_id,
-            is_error=failed,
-            timestamp=timestamp,
-            line=line,
-            repeats=self.copying,
-        )
+    def _result(self, call_id: str, text: str, failed: bool) -> Turn:
+        result = Turn("tool", text, tool_call_id=call_id, is_error=failed, repeats=self.copying)
+        result.timestamp, result.line = self._time, self._line
+        return result
 
     def _asked(self, given_id: str | None, name: str | None) -> str | None:
         """The call that a result answers: by its id, else, where the log has no ids, by its place."""
         if given_id in self._call_ids:
             waiting = [one for one in self._call_ids[given_id] if one not in self._results]
-            # Ids that begin anew with every turn: the newest turn's calls are meant, in their order.
+            # Ids that start again with every turn: the newest turn's calls are meant, in their order.
             return next((one for one in waiting if self._owners[one] is self._owners[waiting[-1]]), None)
         calls = [call for call in self.last.tool_calls if call.id not in self._results] if self.last else []
         if given_id is not None:

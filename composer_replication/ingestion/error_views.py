@@ -6,13 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from composer_replication.hint_generator.classifier import classify, first_line, telling_line
 from composer_replication.hint_generator.envelope import open_envelope
 from composer_replication.hint_generator.layers import LayeredHints, as_collator_hint
 from composer_replication.ingestion.loose_json import nanoseconds
-from composer_replication.traces import ToolCall, Trace, Turn, dump_json
+from composer_replication.traces import ToolCall, Trace, Turn, Usage, dump_json
 
 _hint = as_collator_hint(LayeredHints())
 
@@ -46,7 +46,7 @@ class CallSite:
 
     @property
     def kinds(self) -> set[str]:
-        """Every kind of error that stands here; empty where nothing went wrong."""
+        """Every kind of error at this site; empty if there is none."""
         return {kind for _, kind in self.failures}
 
     @property
@@ -264,9 +264,7 @@ def explain_trace(trace: Trace) -> ExplainedTrace:
     turns: list[ExplainedTurn] = []
     before: int | None = None
     for index, turn in enumerate(trace.turns):
-        explained = _explain_turn(index, turn)
-        if turn.role == "tool":
-            _explain_result(explained, turn, answered.get(index))
+        explained = _explain_turn(index, turn, answered.get(index))
         if index in reported:
             explained["reported_by"] = reported[index]
         now = nanoseconds(turn.timestamp)
@@ -296,48 +294,41 @@ def failing_line(turn: Turn) -> str:
     return _shorten(str((turn.error_meta or {}).get("error_message", "")).partition("\n")[0])
 
 
-def _explain_turn(index: int, turn: Turn) -> ExplainedTurn:
-    explained = ExplainedTurn(index=index, role=turn.role, text=_shorten(turn.content))
-    if turn.origin is not None:
-        explained["origin"] = turn.origin
-    if turn.line is not None:
-        explained["line"] = turn.line
-    if turn.follows is not None:
-        explained["context_begins"] = True
-    if turn.thinking:
-        explained["thinking"] = _shorten(turn.thinking)
-    if turn.tool_calls:
-        explained["calls"] = [call_in_words(call) for call in turn.tool_calls]
-    if turn.model is not None:
-        explained["model"] = turn.model
-    if (usage := turn.usage) is not None:
-        explained["tokens"] = ExplainedTokens(
-            input=usage.input_tokens, output=usage.output_tokens, cached=usage.cached_tokens
-        )
-    if turn.timestamp is not None:
-        explained["timestamp"] = turn.timestamp
-    if turn.tool_error is not None:
-        explained["tool_error"] = turn.tool_error
-        explained["students_mistake"] = bool((turn.error_meta or {}).get("students_mistake", True))
-        hint = hint_of(turn)
-        if hint is not None:
-            explained["hint"] = hint
-    return explained
+def _explain_turn(index: int, turn: Turn, site: CallSite | None) -> ExplainedTurn:
+    is_charged, is_result = turn.tool_error is not None, turn.role == "tool"
+    known: dict[str, Any] = {
+        "index": index,
+        "role": turn.role,
+        "text": _shorten(_telling_line(turn, site) if is_result else turn.content),
+        "origin": turn.origin,
+        "line": turn.line,
+        "context_begins": True if turn.follows is not None else None,
+        "thinking": _shorten(turn.thinking) if turn.thinking else None,
+        "calls": [call_in_words(call) for call in turn.tool_calls] or None,
+        "model": turn.model,
+        "tokens": _tokens(turn.usage),
+        "timestamp": turn.timestamp,
+        "tool_error": turn.tool_error,
+        "students_mistake": bool((turn.error_meta or {}).get("students_mistake", True)) if is_charged else None,
+        "hint": hint_of(turn),
+    }
+    if is_result:
+        known |= {
+            "lines": len(turn.content.splitlines()),
+            "characters": len(turn.content),
+            "tool": site.call.name if site is not None and site.call is not None else None,
+            "error_kind": turn.error_kind,
+            "masked": turn.masked or None,
+            "outcome": turn.outcome or None,
+            "charged_to": turn.charged_to if turn.outcome else None,
+        }
+    return cast(ExplainedTurn, {name: value for name, value in known.items() if value is not None})
 
 
-def _explain_result(explained: ExplainedTurn, turn: Turn, site: CallSite | None) -> None:
-    explained["text"] = _shorten(_telling_line(turn, site))
-    explained["lines"] = len(turn.content.splitlines())
-    explained["characters"] = len(turn.content)
-    if site is not None and site.call is not None:
-        explained["tool"] = site.call.name
-    if turn.error_kind is not None:
-        explained["error_kind"] = turn.error_kind
-    if turn.masked:
-        explained["masked"] = True
-    if turn.outcome:
-        explained["outcome"] = True
-        explained["charged_to"] = turn.charged_to
+def _tokens(usage: Usage | None) -> ExplainedTokens | None:
+    if usage is None:
+        return None
+    return ExplainedTokens(input=usage.input_tokens, output=usage.output_tokens, cached=usage.cached_tokens)
 
 
 def _telling_line(turn: Turn, site: CallSite | None) -> str:

@@ -137,8 +137,11 @@ def ingest_logs(
 
 
 def _take(entry: ManifestEntry, known: dict[str, ManifestEntry], store: TraceStore) -> None:
-    """Put an entry in the place of the earlier one. What the source no longer gives goes first: if the run is stopped
-    in between, the earlier entry misses its output, and the source is read again."""
+    """Replace the earlier entry of a source.
+
+    An output that the source no longer gives is removed first: if the run stops in between, the earlier entry misses
+    its output, and the source is read again.
+    """
     before = known.get(entry.key)
     if before is not None and before.output is not None and before.output != entry.output:
         store.remove(before.output)

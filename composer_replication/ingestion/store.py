@@ -62,7 +62,7 @@ _ENTRY_DECODER = msgspec.json.Decoder(ManifestEntry)
 
 
 def source_key(path: Path) -> str:
-    """A short hash of where a source lies: it keeps the ids of files with one name apart, and stays while one grows.
+    """A short hash of a source's path: it keeps files of one name apart, and stays the same while a file grows.
 
     A file has one key, whatever links lead to it.
     """

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damaged_logs import damaged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -513,39 +514,18 @@ def test_the_sniffer(tmp_path: Path) -> None:
         assert not sniffs(tmp_path, other)
 
 
-odd_values = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.text(max_size=3),
-    st.just([]),
-    st.just({}),
-    st.just([None, 1, {"type": 2}]),
-)
 COMPACTED = record(
     "compacted", message="m", replacement_history=[user("Fix the tests")["payload"], call("c9")["payload"]]
 )
 LONG = [*ROLLOUT, event("thread_rolled_back", num_turns=1), user("again"), COMPACTED, said("so"), event("turn_aborted")]
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container and key of a JSON value."""
-    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
-    return [(value, key) for key in keys] + [place for key in keys for place in places(value[key])]
-
-
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_to_records_stops_the_reader(tmp_path: Path, data: st.DataObject) -> None:
-    records = json.loads(json.dumps(data.draw(st.sampled_from([LONG, FLAT, EVENTS]))))
-    has_items = records[0].get("payload", {}).get("id") != "ev-1"
-    for _ in range(data.draw(st.integers(1, 4))):
-        found = places(records)
-        container, key = found[data.draw(st.integers(0, len(found) - 1))]
-        if data.draw(st.booleans()) or isinstance(container, list):
-            container[key] = json.loads(json.dumps(data.draw(odd_values)))
-        else:
-            del container[key]
+    whole = data.draw(st.sampled_from([LONG, FLAT, EVENTS]))
+    has_items = whole is not EVENTS
+    records = damaged(data, whole, 4)
     last = (user("last") if has_items else event("user_message", message="last"), event("agent_message", message="end"))
     traces, stats = read_records(tmp_path, *records, *last, subagents=True)
     assert len(traces) == 1

@@ -25,6 +25,16 @@ def test_files_are_found_by_their_content(path: Path) -> None:
     found = find_format(LogFile(path))
     assert found is not None
     assert found.name == path.parent.name
+    # The other formats may be asked in any order: only plain chats, which come last, take what another one takes.
+    claims = {one.name for one in known_formats() if one.sniff(read_head(LogFile(path)))}
+    assert claims - {"openai_chat"} <= {found.name}
+
+
+def test_every_module_of_the_folder_is_a_format_and_chats_are_asked_last() -> None:
+    modules = {path.stem for path in Path(formats_module.__path__[0]).iterdir()} - {"__init__", "__pycache__"}
+    names = [one.name for one in known_formats()]
+    assert sorted(names) == sorted(modules)
+    assert (names[0], names[-1]) == ("claude_code", "openai_chat")
 
 
 def test_objects_printed_one_after_another_are_ingested(tmp_path: Path) -> None:

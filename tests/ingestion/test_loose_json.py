@@ -11,6 +11,7 @@ from composer_replication.ingestion.loose_json import (
     SCORES,
     first_of,
     is_nonzero,
+    nanoseconds,
     objects,
     reward_of,
     time_of,
@@ -131,3 +132,54 @@ def test_a_freeform_tool_takes_its_text_as_input(given: Any) -> None:
 @pytest.mark.parametrize("given", [None, 3, "read", [], {}, {"function": {}}, {"name": 3}])
 def test_what_has_no_name_is_none(given: Any) -> None:
     assert tool_definition(given) is None
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        1_767_225_600,
+        1_767_225_600_000,
+        1_767_225_600_000_000,
+        "1767225600000000000",
+        [1_767_225_600, 0],
+        "2026-01-01T00:00:00Z",
+        "2026-01-01T01:00:00+01:00",
+        "2026-01-01T00:00:00",
+        "2026-01-01T00:00:00+0000",
+        "2025-12-31T18:30:00-0530",
+        "2026-01-01T00:00:00+00",
+        "2026-01-01 00:00:00.0 +00:00",
+        "2026-01-01t00:00:00z",
+        "20260101T000000Z",
+        "2026-01-01T00:00Z",
+        "2026-01-01",
+    ],
+)
+def test_times(time: Any) -> None:
+    assert nanoseconds(time) == 1_767_225_600 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("fraction", "nanos"),
+    [
+        (".123456789", 123_456_789),
+        (".1234567891", 123_456_789),
+        (".123456", 123_456_000),
+        (".123", 123_000_000),
+        (".12", 120_000_000),
+        (",5", 500_000_000),
+    ],
+)
+@pytest.mark.parametrize("zone", ["", "Z", "+00:00", "+0000", "+00"])
+def test_fractions_of_any_length(fraction: str, nanos: int, zone: str) -> None:
+    assert nanoseconds(f"2026-01-01T00:00:00{fraction}{zone}") == 1_767_225_600 * 10**9 + nanos
+
+
+@pytest.mark.parametrize("time", ["2026-13-01", "2026-01-01T25:00:00Z", "2026-01-01T00:00:00+25:00", "2026-01-01TZ"])
+def test_times_that_no_clock_shows(time: str) -> None:
+    assert nanoseconds(time) is None
+
+
+@pytest.mark.parametrize("time", [None, "", "soon", -1, True, {}, [1], 1e300, float("nan"), "1e5"])
+def test_other_values_are_no_times(time: Any) -> None:
+    assert nanoseconds(time) is None

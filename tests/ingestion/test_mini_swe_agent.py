@@ -1,92 +1,18 @@
-"""mini-swe-agent trajectories; and what damage may do to any document of an agent harness (`survives_damage`)."""
+"""mini-swe-agent trajectories of both versions."""
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from damaged_logs import FIXTURES, read_path, read_value, survives_damage
 
-from composer_replication.ingestion.formats import Head, ReadOptions, mini_swe_agent, read_head
+from composer_replication.ingestion.formats import Head, mini_swe_agent, read_head
 from composer_replication.ingestion.log_file import LogFile
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace, Usage
-
-FIXTURES = Path(__file__).parent / "fixtures"
-JUNK = (None, 3, -1, True, 0.5, "", "junk", [], [None], [[1]], ["junk"], {}, {"junk": 1}, {"text": 5}, 10**30)
-
-
-def read_path(reader: ModuleType, path: Path, *, subagents: bool = False) -> tuple[list[Trace], IngestionStats]:
-    stats = IngestionStats()
-    return list(reader.read(LogFile(path), ReadOptions(subagents=subagents), stats)), stats
-
-
-def read_value(
-    reader: ModuleType, folder: Path, value: Any, *, subagents: bool = False
-) -> tuple[list[Trace], IngestionStats]:
-    path = folder / "log.json"
-    path.write_text(json.dumps(value))
-    return read_path(reader, path, subagents=subagents)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value inside a document."""
-    found = [path] if path else []
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, child in inside:
-        found += places(child, (*path, key))
-    return found
-
-
-def damage(document: Any, path: tuple[Any, ...], junk: Any, *, drop: bool) -> Any:
-    """The document with the value at a path replaced or dropped."""
-    damaged = copy.deepcopy(document)
-    holder = damaged
-    for key in path[:-1]:
-        holder = holder[key]
-    if drop:
-        del holder[path[-1]]
-    else:
-        holder[path[-1]] = junk
-    return damaged
-
-
-def survives_damage(reader: ModuleType, folder: Path, document: Any) -> None:
-    """Every value replaced by everything it should not be, one at a time, then many at random: nothing raises."""
-
-    def check(damaged: Any) -> None:
-        reader.sniff(Head(records=[damaged] if isinstance(damaged, dict) else [], document=damaged))
-        traces, _ = read_value(reader, folder, damaged, subagents=True)
-        for trace in traces:
-            assert trace.turns
-            assert all(state["state_id"] for state in trace.states())
-            msgspec.json.decode(msgspec.json.encode(trace), type=Trace)
-            assert all(turn.tool_call_id is None or turn.role == "tool" for turn in trace.turns)
-
-    everywhere = places(document)
-    for path in everywhere:
-        check(damage(document, path, None, drop=True))
-        for junk in (None, 3, "junk", [[1]], {"junk": 1}):
-            check(damage(document, path, junk, drop=False))
-
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(st.tuples(st.sampled_from(everywhere), st.sampled_from(JUNK), st.booleans()), max_size=6))
-    def many(changes: list[tuple[tuple[Any, ...], Any, bool]]) -> None:
-        damaged = document
-        for path, junk, drop in changes:
-            try:
-                damaged = damage(damaged, path, junk, drop=drop)
-            except (KeyError, IndexError, TypeError):
-                continue
-        check(damaged)
-
-    many()
 
 
 def read_messages(folder: Path, *messages: dict[str, Any]) -> tuple[Trace, IngestionStats]:

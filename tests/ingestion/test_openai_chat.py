@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damaged_logs import damaged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -445,36 +446,10 @@ def test_the_sniffer_leaves_other_formats_alone(tmp_path: Path, other: Any) -> N
     assert not sniffs(tmp_path, json.dumps(other, indent=2), "log.json")
 
 
-odd_values = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.text(max_size=3),
-    st.just([]),
-    st.just({}),
-    st.just([None, 1, {"type": 2}]),
-)
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container and key of a JSON value."""
-    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
-    return [(value, key) for key in keys] + [place for key in keys for place in places(value[key])]
-
-
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_to_a_row_stops_the_reader(tmp_path: Path, data: st.DataObject) -> None:
-    row = json.loads(json.dumps(data.draw(st.sampled_from(ROWS))))
-    for _ in range(data.draw(st.integers(1, 3))):
-        found = places(row)
-        container, key = found[data.draw(st.integers(0, len(found) - 1))]
-        if data.draw(st.booleans()) or isinstance(container, list):
-            container[key] = json.loads(json.dumps(data.draw(odd_values)))
-        else:
-            del container[key]
-        if not places(row):
-            break
+    row = damaged(data, data.draw(st.sampled_from(ROWS)), 3)
     traces, stats = read_rows(tmp_path, ROWS[0], row, ROWS[1])
     assert [trace.trace_id for trace in traces][:: max(len(traces) - 1, 1)] == ["log#1", "log#3"]
     assert len(traces) + stats.n_records_skipped == stats.n_records_total == 3

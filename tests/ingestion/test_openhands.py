@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_mini_swe_agent import FIXTURES, read_path, read_value, survives_damage
+from damaged_logs import FIXTURES, read_path, read_value, survives_damage
 
 from composer_replication.ingestion.formats import Head, openhands
 from composer_replication.ingestion.statistics import IngestionStats

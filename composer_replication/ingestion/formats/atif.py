@@ -63,7 +63,7 @@ def read(log: LogFile, options: ReadOptions, stats: IngestionStats) -> Iterator[
 
 
 def _embedded(trace_id: str, trajectory: Any) -> Iterator[tuple[str, str | None, Any]]:
-    """Sub-agents of a trajectory: embedded documents, and Claude Code's, whose steps stand among the main ones."""
+    """Sub-agents of a trajectory: embedded documents, and Claude Code's, whose steps are among the main ones."""
     root = fields(trajectory)
     children = items(root.get("subagent_trajectories")) or items(fields(root.get("extra")).get("subagent_trajectories"))
     for number, child in enumerate(children):

@@ -248,7 +248,7 @@ class _Thread:
         return None
 
     def _compact(self, payload: dict[str, Any], line: int, timestamp: str | None) -> None:
-        """Begin the context anew: with the history that the record has, else as Codex rebuilds it.
+        """Begin a new context: with the history that the record has, else as Codex rebuilds it.
 
         It rebuilds it from the messages of the user and the summary. All but the summary are copies.
         """

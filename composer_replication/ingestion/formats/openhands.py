@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from composer_replication.ingestion.chat_conversation import OpenCalls
 from composer_replication.ingestion.chat_messages import call_of, joined, text_of, thinking_of
 from composer_replication.ingestion.formats import Head, LogFormat, ReadOptions
@@ -277,12 +279,8 @@ class _Reader:
         if total is None:
             return None
         before, self._total = self._total, total
-        spent = Usage(
-            input_tokens=max(0, total.input_tokens - before.input_tokens),
-            output_tokens=max(0, total.output_tokens - before.output_tokens),
-            cached_tokens=max(0, total.cached_tokens - before.cached_tokens),
-            cache_write_tokens=max(0, total.cache_write_tokens - before.cache_write_tokens),
-        )
+        now, then = msgspec.structs.astuple(total), msgspec.structs.astuple(before)
+        spent = Usage(*(max(0, one - other) for one, other in zip(now, then, strict=True)))
         return spent if spent != Usage() else None
 
     def _add_observation(self, event: dict[str, Any], observation: str) -> None:

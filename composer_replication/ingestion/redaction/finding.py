@@ -83,7 +83,7 @@ _SYLLABLE = re.compile(
 )
 # `v2`, `2fa`, `k8s`, `32B`, `20240115`, `ed25519`
 _SHORT_OR_NUMBER = re.compile(r"[A-Za-z0-9]{0,4}|\d{8}|[A-Za-z]+\d{5}")
-# `oauth2callback`, `TestOAuth2Callback_V2`, `2024q3`: numbers are short, and most of the letters stand together.
+# `oauth2callback`, `TestOAuth2Callback_V2`, `2024q3`: numbers are short, and most of the letters are adjacent.
 _WITH_NUMBERS = re.compile(r"\d{0,4}[A-Za-z]+(?:\d{1,3}[A-Za-z]+){0,3}\d{0,4}")
 _WORD = re.compile(r"[A-Za-z][a-z]{2,}")
 _VOWEL = re.compile(r"[aeiou]")
@@ -149,7 +149,7 @@ _FEW = 32
 
 
 class Known(NamedTuple):
-    """A secret in one of its spellings, and what stands for it. `offset` is where its longest run of letters begins."""
+    """A secret in one of its spellings, and its placeholder. `offset` is where its longest run of letters begins."""
 
     secret: str
     kind: str
@@ -158,7 +158,7 @@ class Known(NamedTuple):
 
 
 class KnownSecrets:
-    """Secrets to be found again wherever they stand, but not inside of a longer word.
+    """Secrets to be found everywhere, but not inside a longer word.
 
     A secret's longest run of letters and digits is a whole word of the text, so that looking up the words finds the
     secrets: the time it takes depends on the text, not on how many secrets there are.

@@ -68,7 +68,7 @@ _PLACEHOLDER_NAME = re.compile(r"user\d+")
 _FILE_NAME = re.compile(
     r".*\.(?:html?|[jt]sx?|vue|svelte|css|scss|py|go|rs|rb|php|md|json|ya?ml|java|kt|swift|tmpl|hbs)"
 )
-# Before a path stands no name: `src/home/index.ts` is somebody's source. Options and escapes end in a letter.
+# A path does not follow a name: `src/home/index.ts` is somebody's source. Options and escapes end in a letter.
 _WITHIN_A_NAME = re.compile(r"[\w.)}\]~-]", re.ASCII)
 _BEFORE_A_PATH = re.compile(
     r"(?:^|[^\w-])-[A-Za-z]\Z|\\[nrt]\Z"
@@ -184,7 +184,7 @@ def is_somebody(name: str) -> bool:
 
 
 # Names, of people and machines, that are also words, tools or somebody in an example. They reveal little, and replacing
-# them wherever they stand would change what code and prose say. Of the rest, what code uses as a name is found out.
+# them everywhere would change what code and prose say. Of the rest, what code uses as a name is found out.
 _ORDINARY = word_set(
     """
     adam agent albert alice alpha amber angel april archer aria arrow aspen atlas august aurora autumn ava azure
@@ -223,7 +223,7 @@ _SHORTEST = 4
 # `build-agent`, `mark2`
 _BREAK = re.compile(r"\d*(?:[^a-z0-9]+|\Z)")
 
-# What stands around a login and hardly ever around another word: temporary folders of pytest, remotes, variables,
+# The surroundings of a login that other words hardly ever have: temporary folders of pytest, remotes, variables,
 # accounts, the columns of `ls -l`; hosts, the columns of `ps`, `who` and `lsof`, what `git commit` says.
 _BEFORE_A_LOGIN = re.compile(
     r"""(?x)
@@ -256,16 +256,16 @@ _AFTER_CODE = re.compile(r"(?:_\w+)?(?:(?:\.\w+)?\(| ?:?= ?[^\s=>])| import ")
 
 
 def munged(name: str) -> str:
-    """A name as it stands in Claude Code's folder names, which have a dash for everything else."""
+    """A name as Claude Code's folder names have it, with a dash for every other character."""
     return re.sub(r"[^A-Za-z0-9]", "-", name)
 
 
 class Logins:
-    """Logins to be found again wherever they stand; those that are ordinary words, where they stand as a login."""
+    """Logins to be found everywhere; those that are ordinary words, only in the place of a login."""
 
     def __init__(self) -> None:
         self._known = KnownSecrets()
-        # By its name, whether a login is taken for one wherever it stands; None once code has used it as a name.
+        # By its name, whether a login is replaced everywhere; None once code has used it as a name.
         self.anywhere: dict[str, bool | None] = {}
 
     def add(self, login: str, kind: str, placeholder: str, *, certain: bool) -> bool:

@@ -62,7 +62,7 @@ class Redactor:
             if home in text:
                 self.counts[HOME_USER] += text.count(home)
                 text = text.replace(home, replacement)
-        # What was glued to a secret stands free once that is replaced, and may now be found.
+        # Text that was glued to a secret is free once that is replaced, and may now be found.
         while (redacted := self._once(text)) is not text:
             text = redacted
         return self._replaced(text, self._spreading.find(text)) if self._spreading.secrets else text
@@ -228,7 +228,7 @@ def _on_characters(view: str, finding: Finding) -> Finding:
 
 
 def _is_distinctive(secret: str) -> bool:
-    """Whether the text means this secret wherever it stands. A password that is a word, as `stage2`, does not."""
+    """Whether the text is this secret everywhere. A password that is a word, as `stage2`, is not."""
     kinds = [str.islower, str.isupper, str.isdigit, lambda character: not character.isalnum()]
     if len(secret) < 6 or _WORD_AND_NUMBER.fullmatch(secret):
         return False
@@ -263,7 +263,7 @@ def redact_trace(trace: Trace) -> Counter[str]:
     redactor = Redactor()
     _visit(trace, redactor.text, redactor.value)
     if redactor.spreads:
-        # A secret or a login may stand somewhere before the place that gave it away.
+        # A secret or a login may occur before the place that revealed it.
         _visit(trace, redactor.again, redactor.value_again)
     return redactor.counts
 

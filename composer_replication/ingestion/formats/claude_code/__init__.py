@@ -51,7 +51,7 @@ class _Session:
         self._read_lines()
         if self._main:
             yield self._trace(self._main.turns(), self._log.stem)
-        # What no agent said, such as a title that stands beside it, makes no agent.
+        # An agent without messages, of which only a title is logged, gives no trace.
         agents = {name: conversation for name, conversation in self._agents.items() if conversation}
         for name, conversation in agents.items():
             whole_file = self._is_agent_file and len(agents) == 1
@@ -105,12 +105,15 @@ class _Session:
             return
         if self._main.rewinds and record.parent_uuid is not None and record.type in ("user", "assistant"):
             self._main.check_rewinds(record.parent_uuid)
+        self._give(self._main, record, number)
+
+    def _give(self, conversation: Conversation, record: Record, number: int) -> None:
         if record.type == "assistant":
-            self._main.take_assistant(record, number)
+            conversation.take_assistant(record, number)
         elif record.type == "user":
-            self._main.take_user(record, number)
+            conversation.take_user(record, number)
         else:
-            self._take_other(record, number, self._main)
+            self._take_other(record, number, conversation)
 
     def _take_other(self, record: Record, number: int, conversation: Conversation) -> None:
         """Take a record that is not a message."""
@@ -155,12 +158,7 @@ class _Session:
         conversation = self._agents.get(name)
         if conversation is None:
             conversation = self._agents[name] = self._conversation()
-        if record.type == "assistant":
-            conversation.take_assistant(record, number)
-        elif record.type == "user":
-            conversation.take_user(record, number)
-        else:
-            self._take_other(record, number, conversation)
+        self._give(conversation, record, number)
 
     def _conversation(self) -> Conversation:
         return Conversation(self._stats, verbatim_results=self._options.verbatim_results)

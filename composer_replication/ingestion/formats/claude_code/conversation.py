@@ -121,7 +121,7 @@ class Conversation:
                 elif kind == "thinking":
                     if block.thinking:
                         turn.thinking = f"{turn.thinking}\n{block.thinking}" if turn.thinking else block.thinking
-                elif block.tool_use_id:  # what the provider's own tools answer stands in the turn itself
+                elif block.tool_use_id:  # results of the provider's own tools are in the turn itself
                     self._take_result(block, record, line)
                 else:
                     self._stats.skipped[f"assistant block: {kind}"] += 1
@@ -178,7 +178,7 @@ class Conversation:
         self.note(record)
 
     def compact(self, record: Record) -> None:
-        """From the next entry on, the context begins anew."""
+        """Begin a new context with the next entry."""
         if self._is_known_boundary(record):
             return
         self._context_begins = True
@@ -200,7 +200,7 @@ class Conversation:
             self._entry_of.setdefault(record.uuid, len(self._entries) - 1)
 
     def check_rewinds(self, parent: str) -> None:
-        """A record whose parent lies in a part that was taken for abandoned shows that it was not."""
+        """Drop the rewinds that a record disproves: its parent is in the part that was taken for abandoned."""
         entry = self._entry_of.get(parent, -1)
         self.rewinds[:] = [one for one in self.rewinds if not one.since <= entry < one.at]
 
@@ -281,7 +281,7 @@ class Conversation:
             self._late.add(call_id)
             entry = None
         if entry is None:
-            # Not by `_add`: its call may still come, and then it stands elsewhere and must not begin the context.
+            # Not by `_add`: its call may still come, and then it is put elsewhere and must not begin the context.
             self._entries.append(result)
             entry = len(self._entries) - 1
         return entry

@@ -34,7 +34,7 @@ class Block(msgspec.Struct, gc=False):
     name: str = ""
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: msgspec.Raw = msgspec.Raw(b"null")  # of a tool result: left as it stands until it is needed
+    content: msgspec.Raw = msgspec.Raw(b"null")  # of a tool result: not decoded until it is needed
     is_error: bool | None = None
 
 

@@ -248,7 +248,7 @@ _SHORT = 16
 
 @dataclass
 class CallSpan:
-    """A model call and where it stands: its agent, its conversation, its time."""
+    """A model call with its agent, its conversation and its time."""
 
     call: ModelCall
     trace_id: str
@@ -308,7 +308,7 @@ def _sorted(arguments: str) -> str:
 
 
 class Thread:
-    """One trace in the making. `chain` is the context as it stands: its messages and the turns that hold them."""
+    """One trace in the making. `chain` is the current context: its messages and their turns."""
 
     def __init__(self, first: CallSpan) -> None:
         self.first = first

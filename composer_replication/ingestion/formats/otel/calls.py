@@ -157,11 +157,8 @@ def read_call(attributes: Attributes, events: list[Event]) -> ModelCall | str:
 
 
 _MODEL = (
-    "gen_ai.response.model",
-    "llm.response.model_name",
-    "gen_ai.request.model",
-    "llm.model_name",
-    "llm.request.model_name",
+    *("gen_ai.response.model", "llm.response.model_name"),
+    *("gen_ai.request.model", "llm.model_name", "llm.request.model_name"),
 )
 
 
@@ -206,27 +203,22 @@ def _is_tool(schema: dict[str, Any]) -> bool:
     return isinstance(schema.get("function"), dict) or isinstance(schema.get("name"), str)
 
 
+_USAGE = {
+    "input_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
+    "output_tokens": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"),
+    "cached_tokens": (
+        *("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens"),
+        "llm.token_count.prompt_details.cache_read",
+    ),
+    "cache_write_tokens": (
+        *("gen_ai.usage.cache_creation.input_tokens", "gen_ai.usage.cache_creation_input_tokens"),
+        "llm.token_count.prompt_details.cache_write",
+    ),
+}
+
+
 def _usage(attributes: Attributes) -> Usage | None:
-    usage = Usage(
-        input_tokens=number_at(
-            attributes, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"
-        ),
-        output_tokens=number_at(
-            attributes, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"
-        ),
-        cached_tokens=number_at(
-            attributes,
-            "gen_ai.usage.cache_read.input_tokens",
-            "gen_ai.usage.cache_read_input_tokens",
-            "llm.token_count.prompt_details.cache_read",
-        ),
-        cache_write_tokens=number_at(
-            attributes,
-            "gen_ai.usage.cache_creation.input_tokens",
-            "gen_ai.usage.cache_creation_input_tokens",
-            "llm.token_count.prompt_details.cache_write",
-        ),
-    )
+    usage = Usage(**{name: number_at(attributes, *paths) for name, paths in _USAGE.items()})
     cached = usage.cached_tokens + usage.cache_write_tokens
     if usage.input_tokens < cached:  # a provider that counts the cached part apart
         usage.input_tokens += cached

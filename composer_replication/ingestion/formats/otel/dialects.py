@@ -22,13 +22,13 @@ class BadJsonError(Exception):
 
 
 def given_messages(attributes: Attributes, events: list[Event]) -> list[Any]:
-    """The prompt, without the system instructions that stand apart from it."""
-    return _first_dialect(_GIVEN, attributes, events)
+    """The prompt, without the system instructions, which are recorded apart."""
+    return _recorded("input", "prompt", "llm.prompts", attributes, events)
 
 
 def answer_messages(attributes: Attributes, events: list[Event]) -> tuple[list[Any], int]:
     """The answer, and how many further choices there were beside it."""
-    return _first_choice(attributes, _first_dialect(_ANSWER, attributes, events))
+    return _first_choice(attributes, _recorded("output", "completion", "llm.choices", attributes, events))
 
 
 def system_instructions(attributes: Attributes) -> Message | None:
@@ -205,40 +205,19 @@ def _values(attributes: Attributes, side: str) -> list[Any]:
     return [] if is_json else _text_or_messages(value)
 
 
-_Dialect = Callable[[Attributes, list[Event]], list[Any]]
-
-_GIVEN: tuple[_Dialect, ...] = (
-    lambda attributes, events: _json_messages(look(attributes, "gen_ai.input.messages")),
-    lambda attributes, events: [_openinference(one) for one in items_at(attributes, "llm.input_messages")],
-    lambda attributes, events: [_openllmetry(one) for one in items_at(attributes, "gen_ai.prompt")],
-    _given_by_events,
-    lambda attributes, events: _text_or_messages(look(attributes, "gen_ai.prompt")),
-    lambda attributes, events: [
-        {"content": look(one, "prompt.text")} for one in items_at(attributes, "llm.prompts") if isinstance(one, dict)
-    ],
-    lambda attributes, events: _values(attributes, "input"),
-)
-_ANSWER: tuple[_Dialect, ...] = (
-    lambda attributes, events: _json_messages(look(attributes, "gen_ai.output.messages")),
-    lambda attributes, events: [_openinference(one) for one in items_at(attributes, "llm.output_messages")],
-    lambda attributes, events: [_openllmetry(one) for one in items_at(attributes, "gen_ai.completion")],
-    _answered_by_events,
-    lambda attributes, events: _text_or_messages(look(attributes, "gen_ai.completion")),
-    lambda attributes, events: [
-        {"content": look(one, "completion.text")}
-        for one in items_at(attributes, "llm.choices")
-        if isinstance(one, dict)
-    ],
-    lambda attributes, events: _values(attributes, "output"),
-)
-
-
-def _first_dialect(dialects: tuple[_Dialect, ...], attributes: Attributes, events: list[Event]) -> list[Any]:
-    for dialect in dialects:
-        messages = dialect(attributes, events)
-        if messages:
-            return messages
-    return []
+def _recorded(side: str, kind: str, listed: str, attributes: Attributes, events: list[Event]) -> list[Any]:
+    """The messages of one side of a call, in the first dialect that has any."""
+    by_events = _given_by_events if side == "input" else _answered_by_events
+    dialects: tuple[Callable[[], list[Any]], ...] = (
+        lambda: _json_messages(look(attributes, f"gen_ai.{side}.messages")),
+        lambda: [_openinference(one) for one in items_at(attributes, f"llm.{side}_messages")],
+        lambda: [_openllmetry(one) for one in items_at(attributes, f"gen_ai.{kind}")],
+        lambda: by_events(attributes, events),
+        lambda: _text_or_messages(look(attributes, f"gen_ai.{kind}")),
+        lambda: [{"content": look(one, f"{kind}.text")} for one in objects(items_at(attributes, listed))],
+        lambda: _values(attributes, side),
+    )
+    return next((messages for dialect in dialects if (messages := dialect())), [])
 
 
 def _first_choice(attributes: Attributes, answer: list[Any]) -> tuple[list[Any], int]:

@@ -341,7 +341,7 @@ def as_openai(message: Any) -> Any:
 
 
 def _with_code(call: dict[str, Any]) -> dict[str, Any]:
-    """Code stands alone where other tools have their arguments."""
+    """Wrap code as an argument: it is logged alone, in place of the arguments."""
     code = call["function"].get("arguments")
     if call["function"]["name"] != "python_interpreter" or not isinstance(code, str):
         return call

@@ -44,7 +44,7 @@ from composer_replication.ingestion.statistics import IngestionStats
 Attributes: TypeAlias = dict[str, Any]
 
 OWN_VALUE = "\x00own"
-"""The key of a value that stands on a branch: of `gen_ai.prompt`, beside `gen_ai.prompt.0.role`."""
+"""The key of a branch's own value: of `gen_ai.prompt`, beside `gen_ai.prompt.0.role`."""
 
 _DEEPEST = 32
 _LONGEST_NUMBER = 20
