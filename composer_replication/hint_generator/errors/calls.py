@@ -309,11 +309,7 @@ others(
 others(
     "parallel_cancelled",
     says(Begin.SURELY, r"Sibling tool call errored|Cancelled: parallel tool call"),
-    says(
-        Answer.OTHERS,
-        r"\ASibling tool call errored",
-        r"\ACancelled: parallel tool call",
-    ),
+    says(Answer.OTHERS, r"\ASibling tool call errored", r"\ACancelled: parallel tool call"),
 )
 
 
