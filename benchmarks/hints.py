@@ -131,7 +131,7 @@ def trace_figures(traces: Iterable[Trace]) -> tuple[dict[str, Any], list[dict[st
             if turn.tool_error is None or turn.repeats:
                 continue
             meta = turn.error_meta or {}
-            if not is_students_mistake(turn.tool_error) or meta.get("students_mistake") is False:
+            if not is_students_mistake(turn.tool_error, meta):
                 continue
             counts["mistakes"] += 1
             counts["vague"] += is_vague(meta.get("original_kind", turn.tool_error))
