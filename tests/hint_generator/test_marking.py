@@ -1,4 +1,4 @@
-"""What a trace looks like after its errors are marked."""
+"""Traces after their errors are marked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which call wrote which line of a file, and when nobody can tell any more."""
+"""Authors of the lines of a file, and when they are no longer known."""
 
 from __future__ import annotations
 

@@ -407,7 +407,7 @@ def hint_command_failed(ctx: HintContext) -> str:
 
 
 def refusal_in(output: str) -> str | None:
-    """The line that says why git refused, without git's own prefix."""
+    """Return the line that says why git refused, without git's prefix."""
     for pattern, _ in _ADVICE:
         found = pattern.search(output)
         if found is not None:
@@ -417,7 +417,7 @@ def refusal_in(output: str) -> str | None:
 
 
 def advice_on(line: str) -> str:
-    """What to do about a refusal; empty if that is not certain."""
+    """Return what to do about a refusal; empty if that is not certain."""
     for pattern, advice in _ADVICE:
         found = pattern.search(line)
         if found is not None:
