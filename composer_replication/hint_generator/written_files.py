@@ -1,8 +1,8 @@
 """Tracks the files of a trace: which call wrote which line, as far as the log shows it.
 
 A log has no file system. It has whole files (a write, a read from the first line on), numbered parts of files, and
-edits of text in them. After anything else that may have changed a file, its line numbers are unknown until it is shown again;
-the texts of its lines stay known. Precision comes first.
+edits of text in them. After anything else that may have changed a file, its line numbers are unknown until it is shown
+again; the texts of its lines stay known. Precision comes first.
 """
 
 from __future__ import annotations

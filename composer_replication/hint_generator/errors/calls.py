@@ -358,6 +358,8 @@ others(
 )
 
 
+# A server that is down, overloaded or limiting, or a network that is. The group `api` tells what a harness says of its
+# own model from what a command prints of a server.
 others(
     "service_unavailable",
     says(Begin.IF_SHORT, r"API Error: \S|Connection error\.?\s*\Z"),

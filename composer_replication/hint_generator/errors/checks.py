@@ -187,6 +187,7 @@ def hint_compile_error(ctx: HintContext) -> str:
     ),
 )
 def hint_traceback(ctx: HintContext) -> str:
+    """Name what a program dies of: an outcome where it names a file's line, since whoever wrote that line erred."""
     if ctx.get("reported_by"):
         return _write_so_that(ctx, "it runs", "it would stop with")
     line = error_line(ctx)
@@ -195,9 +196,11 @@ def hint_traceback(ctx: HintContext) -> str:
     return "Check the inputs and imports of the program before you run it: it would stop with an exception."
 
 
+# of a CI system
 outcome("failing_checks")
 
 
+# No failure at all: grep, test, diff and the like say "no" or "different" with an exit code of 1.
 outcome(
     "no_match",
     says(

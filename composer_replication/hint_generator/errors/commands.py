@@ -395,6 +395,7 @@ def hint_git_error(ctx: HintContext) -> str:
     is_vague=True,
 )
 def hint_command_failed(ctx: HintContext) -> str:
+    """Quote the command, if nothing more specific is known."""
     line, exit_code = error_line(ctx), ctx.get("exit_code")
     if line:
         line = _SHELL.sub("", line).removeprefix(f"{ctx.get('command_name')}: ")
