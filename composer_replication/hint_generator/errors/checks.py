@@ -115,8 +115,8 @@ def hint_type_or_lint_error(ctx: HintContext) -> str:
         Output.BUILD,
         r"^error\[E\d+\]|\bcould not compile\b|\bundefined reference to\b|\blinker command failed\b"
         r"|\bUndefined symbols for\b",
-        r"^\S+\.(?:c|cc|cpp|cxx|h|hpp|m|mm|java|kt|swift|cu|zig|cs|rs|scala|proto)[:(]\d+[^\n]*\b(?:error"
-        r"|fatal error)\b",
+        r"^\S+\.(?:c|cc|cpp|cxx|h|hpp|m|mm|java|kt|swift|cu|zig|cs|rs|scala|proto)[:(]\d+[^\n]*\b"
+        r"(?:error|fatal error)\b",
         r"^(?:\./|\.\./)?\S+\.go:\d+:\d+: |^# \S+\n\S+\.go:|\bno required module provides package\b"
         r"|\bbuild constraints exclude all\b|\bimport cycle not allowed\b",
         r"\bCompilation (?:failed|error)\b|\bFailed to compile\b|\bBUILD FAILED\b|\bBuild failed\b|\bCompileError\b"

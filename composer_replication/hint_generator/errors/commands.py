@@ -100,8 +100,8 @@ _PREFIX = re.compile(r"\A(?:(?:fatal|error|remote|hint): |- )+")
     says(Begin.SURELY, r"Your bash command contained syntax errors"),
     says(
         Begin.IF_SHORT,
-        r"(?:/(?:usr/)?bin/)?(?:ba|z|da)?sh: (?:line )?[^\n]{1,200}(?:not found|syntax error|No such file"
-        r"|Permission denied|unexpected)",
+        r"(?:/(?:usr/)?bin/)?(?:ba|z|da)?sh: (?:line )?[^\n]{1,200}"
+        r"(?:not found|syntax error|No such file|Permission denied|unexpected)",
     ),
     says(
         Output.SHELL,
@@ -135,8 +135,8 @@ def hint_shell_syntax(ctx: HintContext) -> str:
     "command_not_found",
     says(
         Output.SHELL,
-        r"^(?:[\w/.-]*sh|\(eval\)|env|/usr/bin/env"
-        r"|xargs)?(?::? ?(?:line )?\d+)?:? ?(?P<name>[\w./@+-]+): (?:command )?not found$",
+        r"^(?:[\w/.-]*sh|\(eval\)|env|/usr/bin/env|xargs)?(?::? ?(?:line )?\d+)?:? ?(?P<name>[\w./@+-]+): "
+        r"(?:command )?not found$",
         r"\b[Cc]ommand not found: (?P<name>\S+)"
         r"""|^/?(?:usr/bin/)?env: [‘'\"]?(?P<name2>[\w.-]+)[’'\"]?: No such file or directory""",
         r"(?:python[\d.]*|\bpy): No module named (?P<name>[\w.]+)$|\btarget shim binary not found\b",
@@ -171,20 +171,21 @@ def hint_command_not_found(ctx: HintContext) -> str:
     says(
         Output.GIT_FILES,
         r"^error: could not find `(?P<path>[^`\n]+)` in `",
-        r"^(?:fatal|error): (?:can't open patch|cannot change to"
-        r"|could not open) '(?P<path>[^'\n]+)'[^\n]*: No such file",
+        r"^(?:fatal|error): (?:can't open patch|cannot change to|could not open) '"
+        r"(?P<path>[^'\n]+)'[^\n]*: No such file",
     ),
     says(
         Output.MISSING,
+        # The path stands after the message, in quotes before it, or bare between colons, then maybe with spaces in it.
         r"""\b[Nn]o such file or directory(?:: |, \w+ )['\"](?P<path>[^'\"\n]+)['\"]""",
         r"""\b(?:[Nn]o such file or|[Nn]ot a) directory: (?P<path>[^'\"\n]+)$""",
-        r"""['\"`‘](?P<path>[^'\"`’\n]+)['\"`’](?: for reading)?:(?: \[Errno \d+\])? (?:[Nn]o such file or"""
-        r"|[Nn]ot a) directory",
-        r"^(?:[^\n:]+: )*?(?:(?:cannot|can't|[Cc]ould not) \w+:? (?:file )?|stat |lstat |open |chdir "
-        r"|rename )?(?P<path>[^\s:]+)(?: to [^\s:]+)?(?:: (?:open|stat|Cannot open"
-        r"|IO error for operation on [^\n:]+))?(?:: | \()(?:[Nn]o such file or|[Nn]ot a) directory",
-        r"^(?:\S*sh: (?:line \d+: )?)?(?:cat|cd|cp|du|find|grep|head|ls|mv|rm|sed|tail"
-        r"|wc): (?P<path>[^\n:]+): (?:[Nn]o such file or|[Nn]ot a) directory",
+        r"""['\"`‘](?P<path>[^'\"`’\n]+)['\"`’](?: for reading)?:(?: \[Errno \d+\])? """
+        r"(?:[Nn]o such file or|[Nn]ot a) directory",
+        r"^(?:[^\n:]+: )*?(?:(?:cannot|can't|[Cc]ould not) \w+:? (?:file )?|stat |lstat |open |chdir |rename )?"
+        r"(?P<path>[^\s:]+)(?: to [^\s:]+)?(?:: (?:open|stat|Cannot open|IO error for operation on [^\n:]+))?"
+        r"(?:: | \()(?:[Nn]o such file or|[Nn]ot a) directory",
+        r"^(?:\S*sh: (?:line \d+: )?)?(?:cat|cd|cp|du|find|grep|head|ls|mv|rm|sed|tail|wc): (?P<path>[^\n:]+): "
+        r"(?:[Nn]o such file or|[Nn]ot a) directory",
         r"""\bcan't (?:cd to|open file) (?P<path>[^\s'\"]+)""",
         r"""\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older) (?P<path>[^\s'\"]+) does not exist\b""",
         r"\bCannot find module '(?P<path>\.{0,2}/[^'\n]+)'|^Could not find '(?P<path2>[^'\n]+)'",
@@ -214,8 +215,8 @@ def hint_missing_file_in_command(ctx: HintContext) -> str:
     says(Output.POINTED_AT, r"\berror TS(?:5023|5025|6044|6046): |^ERROR: Wrong expression passed to "),
     says(
         Output.USAGE,
-        r"\b(?:[Uu]nknown|[Uu]nrecogni[sz]ed|[Ii]llegal|[Uu]nexpected|[Uu]nsupported|[Nn]o such|[Bb]ad"
-        r"|invalid) (?:shorthand |long |command-line )?(?:option|argument|flag|switch|parameter)s?\b"
+        r"\b(?:[Uu]nknown|[Uu]nrecogni[sz]ed|[Ii]llegal|[Uu]nexpected|[Uu]nsupported|[Nn]o such|[Bb]ad|invalid) "
+        r"(?:shorthand |long |command-line )?(?:option|argument|flag|switch|parameter)s?\b"
         r"|\bInvalid (?:option|flag|switch)\b",
         r"\bflag provided but not defined\b|\bthe following arguments are required\b"
         r"|\bthe following required arguments\b|\binvalid choice: "
@@ -378,8 +379,8 @@ def hint_git_error(ctx: HintContext) -> str:
     prints(
         f"{SHORT} {_COMPLAINING}",
         r"^[A-Za-z›][^\n\t]*\b(?:could not|couldn't|cannot|can't|unable to|not logged in|does not exist|timed out"
-        r"|(?:[Pp]ermission|[Aa]ccess) denied|[Uu]nauthorized|[Uu]nrecognized|no such \w+|(?:is|was) refused|(?:is|was"
-        r"|are) not (?:installed|found|recognized|running|authorized|logged in|allowed|supported))\b",
+        r"|(?:[Pp]ermission|[Aa]ccess) denied|[Uu]nauthorized|[Uu]nrecognized|no such \w+|(?:is|was) refused"
+        r"|(?:is|was|are) not (?:installed|found|recognized|running|authorized|logged in|allowed|supported))\b",
         r"^(?:Could not|Couldn't|Cannot|Can't|Failed to|Unable to) ",
     ),
     prints("apt apt-get", r"^E: \S|^dpkg: error "),

@@ -148,8 +148,8 @@ def hint_unsupported_file(ctx: HintContext) -> str:
         r"\b(?:EEXIST: file already exists, \w+|File exists:) '(?P<path>[^'\n]+)'",
         r"^(?:[^\n:]+: )?(?:mkdir|open|symlink|link) (?P<path>[^\s:]+): file exists",
         r": (?:file exists: (?P<path>[^\n]+)$|(?P<path2>[^\n:]+): cannot overwrite existing file)",
-        r"\b(?:[Ff]ile|[Dd]irectory|[Ff]older|[Pp]ath"
-        r"""|destination) ['\"`](?P<path>[^'\"`\n]+)['\"`] already exists\b""",
+        r"""\b(?:[Ff]ile|[Dd]irectory|[Ff]older|[Pp]ath|destination) ['\"`]"""
+        r"""(?P<path>[^'\"`\n]+)['\"`] already exists\b""",
     ),
 )
 def hint_file_exists(ctx: HintContext) -> str:

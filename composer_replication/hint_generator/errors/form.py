@@ -131,7 +131,10 @@ class Texts:
 
 
 def says(place: Begin | Answer | Output, *patterns: str) -> Texts:
-    """Texts that show the kind of an error. Each pattern may have alternatives: of those, the leftmost match counts."""
+    """Texts that show the kind of an error, tried in their order.
+
+    Of the alternatives of one pattern, the leftmost match counts. A long pattern goes on in the next line, without a comma.
+    """
     return Texts(place, patterns)
 
 
