@@ -133,7 +133,7 @@ class Texts:
 def says(place: Begin | Answer | Output, *patterns: str) -> Texts:
     """Texts that show the kind of an error, tried in their order.
 
-    Of the alternatives of one pattern, the leftmost match counts. A long pattern goes on in the next line, without a comma.
+    Of the alternatives of one pattern, the leftmost match counts. A long pattern continues on the next line.
     """
     return Texts(place, patterns)
 
