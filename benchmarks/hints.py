@@ -54,7 +54,7 @@ def trace_of(turns: Iterable[Iterable[dict[str, Any]]]) -> Trace:
 
 
 def command_figures(cases: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Trace]]:
-    """How well failures of commands are found and told apart, and whether their own line is quoted."""
+    """Measure how well failures of commands are found and classified, and whether their own line is quoted."""
     traces = []
     found, masked, whose, quoted = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for case in cases:
@@ -82,7 +82,7 @@ def command_figures(cases: list[dict[str, Any]]) -> tuple[dict[str, Any], list[T
 
 
 def session_figures(sessions: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Trace]]:
-    """How well the turns are found that wrote what fails."""
+    """Measure how well the turns that wrote what fails are found."""
     traces = []
     outcomes, charged = Counter[str](), Counter[str]()
     for session in sessions:
@@ -114,7 +114,7 @@ def log_traces(paths: list[str]) -> Iterator[Trace]:
 
 
 def trace_figures(traces: Iterable[Trace]) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """What is counted over any traces, and every hint once."""
+    """Count errors and hints over any traces; return every hint once."""
     kinds, counts = Counter[str](), Counter[str]()
     hints: dict[str, dict[str, str]] = {}
     for trace in traces:
@@ -130,7 +130,7 @@ def trace_figures(traces: Iterable[Trace]) -> tuple[dict[str, Any], list[dict[st
             if turn.tool_error is None or turn.repeats:
                 continue
             meta = turn.error_meta or {}
-            if not is_students_mistake(turn.tool_error) or meta.get("students_mistake") is False:
+            if not is_students_mistake(turn.tool_error, meta):
                 continue
             counts["mistakes"] += 1
             counts["vague"] += is_vague(meta.get("original_kind", turn.tool_error))

@@ -1,4 +1,4 @@
-"""Many patterns over many texts: one pass tells which of them can match at all, and only those are tried.
+"""Searches texts for many patterns: one pass finds the few that can match, and only those are tried.
 
 Each pattern has a gate: a pattern in RE2's syntax that matches in every text in which the pattern itself does, and
 maybe in more. RE2 runs all gates at once, in time linear in the text.
@@ -116,12 +116,12 @@ def required_literals(pattern: str) -> tuple[str, ...]:
 
 
 def _weight(literals: tuple[str, ...]) -> int:
-    """How much a set of texts tells: as much as its shortest."""
+    """Return the selectivity of a set of texts: the length of its shortest."""
     return min(map(len, literals), default=0)
 
 
 def _requirements(elements: list[str]) -> list[tuple[str, ...]]:
-    """What an alternative needs: its runs of plain characters, and what its groups need, each by itself enough."""
+    """Return the requirements of an alternative: its runs of plain characters and those of its groups."""
     needed: list[tuple[str, ...]] = []
     run = ""
     for element, following in zip(elements, [*elements[1:], ""], strict=True):

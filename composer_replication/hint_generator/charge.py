@@ -1,4 +1,4 @@
-"""Charges the turns that wrote what a test, a checker or a compiler fails on; where that is not certain, nobody."""
+"""Finds the turns that wrote the lines on which a test, a checker or a compiler fails; none if that is not certain."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Charge(NamedTuple):
 
 
 def charges(turns: Sequence[Turn], makers: Mapping[str, Author], outcomes: Sequence[Outcome]) -> list[Charge]:
-    """What the outcomes of a trace can be charged to, in their order; a turn once for each outcome.
+    """Return the calls to charge with the outcomes of a trace, in order; a turn at most once for each outcome.
 
     Args:
         turns: the trace's.
@@ -152,7 +152,7 @@ def _fits(text: str, finding: Finding, names: set[str]) -> bool:
 
 
 def _folder(call: ToolCall) -> str:
-    """Where a command ran, as far as it says so."""
+    """Return the directory in which a command ran, if the call says so."""
     moved = _CD.search(command_of(call.arguments) or "")
     folder = moved["folder"] if moved is not None else ""
     workdir = text_of(call.arguments, WORKING_DIRECTORY_KEYS)

@@ -1,6 +1,7 @@
-"""What went wrong with a tool call, from the text of its result.
+"""Classifies a failed tool call by its result.
 
-Structure first (exit code, error tags, the tool's name), text second; the texts are those of real logs.
+Structure comes first (exit code, error tags, the tool's name), then the texts of the table of errors. For a command
+that says nothing, its programs decide.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ _TELLING = re.compile(r"\b(?:error|failed|cannot|can't|invalid|not found|denied|
 def classify(
     text: str, *, tool_name: str = "", arguments: Mapping[str, Any] | None = None, is_error: bool = True
 ) -> tuple[str, dict[str, Any]]:
-    """The kind of an error and its details.
+    """Return the kind of an error and its details.
 
     Details, those that are known: `error_line` (the line that says what failed), `exit_code`, `path`, `command`,
     `command_name`, `name` (of a tool, skill, agent … that does not exist), `available_tools`, `available_names`,
@@ -140,7 +141,7 @@ def classify(
 
 
 def looks_like_error(text: str, command: str | None = None) -> bool:
-    """Whether a result reads as a failed call, for logs without a flag. A text that merely tells of errors is none.
+    """Whether a result reads as a failed call, for logs without a flag. A text about errors is none.
 
     `command` is the command line that was run, if it was one: a traceback may be what a program died of, or a file's.
     """
@@ -209,7 +210,7 @@ def _last_resort(body: str, command: str | None, tool_name: str, envelope: Envel
 
 
 def _named_in(kind: str, body: str) -> dict[str, Any]:
-    """What the text says about the right call."""
+    """Return what the text says about the right call."""
     if kind in ("type_error", "json_decode", "mcp_error", "runtime_error"):
         return wrong_parameters(body)
     if kind == "edit_syntax_error" and (edited := _EDITED.search(body)) is not None:
@@ -240,7 +241,7 @@ def _without_prefix(body: str) -> str:
 
 
 def classify_output(output: str, command: str | None, exit_code: int | None) -> tuple[str, dict[str, object]]:
-    """The kind of a failed command, with what its output names: `error_line`, `path`, `test`, `name`, `status`."""
+    """Return the kind of a failed command and what its output names: `error_line`, `path`, `test`, `name`, `status`."""
     parts = programs(command) if command else []
     output = plain_output(output)
     details: dict[str, object] = {}

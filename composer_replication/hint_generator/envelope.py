@@ -1,4 +1,4 @@
-"""What a harness wraps around a tool's result: exit codes, error tags, JSON objects. Structure is read before text."""
+"""Unwraps a tool's result: exit codes, error tags and JSON objects that a harness puts around the text."""
 
 from __future__ import annotations
 

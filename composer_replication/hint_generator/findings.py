@@ -1,4 +1,4 @@
-"""The places that checkers, compilers and test runs complain about: file, line, cause, and the line they quote.
+"""Finds the places that checkers, compilers and test runs report: file, line, cause, and the line of code they quote.
 
 Many tools spread these over several lines; here they read `file:line:column: cause`.
 """
@@ -121,7 +121,7 @@ class Finding(NamedTuple):
 
 
 def plain_output(output: str) -> str:
-    """What a command prints without the names that a task runner puts before each line."""
+    """Remove the task names that a task runner puts before each line."""
     return _TASK.sub("", output)
 
 

@@ -1,16 +1,11 @@
-"""Commands that failed without their log saying so: their output shows it, unmistakably.
+"""Finds commands that failed although their log does not say so.
 
-`pytest | tail`, `make || true` and `python a.py; echo done` worked, as far as an exit code tells. The shape of a line
-is not enough: `cat`, `git log` and `gh run view` show the failures of others. A line counts if a program of the command
-prints such lines and its exit code was lost:
+`pytest | tail`, `make || true` and `python a.py; echo done` have an exit code of 0. Their output shows the failure, but
+the shape of a line is not enough: `cat`, `git log` and `gh run view` show the failures of others. A line counts if a
+program of the command prints such lines and its exit code was lost; `errors.form` says who prints what.
 
-RUN    summaries that only a failing run prints: of any program that runs something
-CRASH  a program that died: those, and scripts inside the command
-CUT    what `tail` leaves of a crash: the same, unless what follows shows that it worked
-ERROR  lines that begin like an error: any program that runs something, unless what follows shows that it worked
-OWN    lines that begin with a name: the program of that name
-SHELL  the shell's own lines
-SHORT  complaints of these programs, if there is hardly anything else
+A command may also print its own outcome: an exit code (`make; echo "exit: $?"`), a number of errors
+(`cargo build | grep -c error`), a word for a failure (`make && echo ok || echo FAILED`).
 """
 
 from __future__ import annotations
@@ -142,7 +137,7 @@ def _may_hide(command: str) -> bool:
 
 
 def _last_lost(run: list[Step]) -> int:
-    """How many steps come before the last operator that loses an exit code."""
+    """Count the steps before the last operator that loses an exit code."""
     settings = " ".join(" ".join(step.words) for step in run if step.words[0] == "set")
     if run and run[-1].words[0] == _GOING_ON:
         return len(run)

@@ -1,4 +1,4 @@
-"""Hints from a judge: a model behind any OpenAI-compatible endpoint that reads the error and says what to do.
+"""Hints from a judge: a model at any OpenAI-compatible endpoint that reads the error and says what to do.
 
 Answers are kept on disk, so a second run, or a second epoch, asks nothing again.
 """

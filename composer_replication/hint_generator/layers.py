@@ -1,4 +1,4 @@
-"""Where hints come from, tried in order: templates first, then the error's own text and, if you have one, a judge.
+"""Sources of hints, tried in order: templates first, then the error's own text and, if you have one, a judge.
 
 LayeredHints()                                                # templates, then the error itself if it names something
 LayeredHints([template_hints, JudgeHints(...), RawErrorHints()])                  # a judge for what is vague

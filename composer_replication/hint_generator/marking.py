@@ -58,7 +58,7 @@ class _Failed(NamedTuple):
 
 
 class _Tools:
-    """What a trace tells of its tools, trimmed to what hints need: every error has a copy of it in the output."""
+    """The tools of a trace, trimmed to what hints need: every error has a copy of this in the output."""
 
     def __init__(self, trace: Trace) -> None:
         self._turns = trace.turns
@@ -205,7 +205,7 @@ def _all_makers(turns: list[Turn]) -> dict[str, _Place]:
 
 
 def _calls_apart(turns: list[Turn], first: _Place, second: _Place) -> int:
-    """How many calls later the second was made; what is far apart is not counted to the end."""
+    """Count the calls between two places; far beyond the window, counting stops."""
     apart = second.position - first.position
     for turn in turns[first.turn : second.turn]:
         apart += len(turn.tool_calls)

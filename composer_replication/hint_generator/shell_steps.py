@@ -38,7 +38,7 @@ _TIDYING = re.compile(
     r"(?:rm|unlink|dropdb|docker(?: container| volume| network)? (?:rm|rmi|stop|kill)|git branch -D)\b"
 )
 _LOOPS = ("while", "until", "break")
-# Behind `||`, these do not deal with a failure.
+# After `||`, these do not handle a failure.
 _IGNORING = frozenset(["true", ":"])
 _PASSING = _IGNORING | {"exit", "return", "false"}
 
@@ -56,7 +56,7 @@ _SHOWING = re.compile(
 _GIT_RUNS = re.compile(r"git(?: -[cC] \S+| -\S+)* (?:commit|push|merge|rebase|pull|cherry-pick|bisect|am|revert)\b")
 _CONTAINERS = frozenset(["docker", "docker-compose", "podman"])
 _CONTAINERS_SHOW = frozenset(["logs", "inspect", "ps", "images", "events"])
-# Words with which any program tells, and runs nothing.
+# With one of these words, any program only shows text.
 _TELLING = frozenset(["logs", "log", "logcat", "help", "--help", "explain", "--explain", "doc", "rule", "history"])
 # Scripts in the command itself, or from another program.
 _INLINE = re.compile(
@@ -171,7 +171,7 @@ def programs(command: str) -> list[list[str]]:
 def shows_files(command: str) -> bool:
     """Whether what a command prints last is text that it was asked to show: a file, a log, a page."""
     parts = programs(command)
-    # Behind a pipe they show what the program before them prints.
+    # After a pipe they show what the program before them prints.
     while len(parts) > 1 and parts[-1][0] in ("head", "tail") and not any(map(_FILE_NAME.match, parts[-1][1:])):
         parts.pop()
     return bool(parts) and _SHOWS_TEXT.match(parts[-1][0]) is not None

@@ -1,7 +1,8 @@
-"""The lines that a trace's calls wrote into a file: which call wrote the line that is now number n, as far as it shows.
+"""Tracks the files of a trace: which call wrote which line, as far as the log shows it.
 
-A log has no file system. It has whole files (a write, a read from the first line on), parts of them with their numbers,
-and edits of text that stands in them. What changed the file otherwise makes its numbers unknown; the texts stay.
+A log has no file system. It has whole files (a write, a read from the first line on), numbered parts of files, and
+edits of text in them. After anything else that may have changed a file, its line numbers are unknown until it is shown
+again; the texts of its lines stay known. Precision comes first.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ HEREDOC = re.compile(
 )
 _MOST_HEREDOCS = 50
 _NUMBERED = re.compile(r"^ *(?P<number>\d+)(?:→|\t|:)(?P<text>[^\n]*)", re.MULTILINE)
-# A line that says so little that it stands in many places is no evidence.
+# A shorter line stands in many places and identifies none.
 _SHORTEST = 6
 
 Author: TypeAlias = tuple[int, int]
 """A call: the index of the turn that made it, and its position among that turn's calls."""
 
-# What commands change, from everything at hand to nothing but files.
+# Effects of commands.
 _GIT_RESTORES = "checkout|restore|reset|stash|revert|switch|merge|rebase|pull|apply|am|clean|cherry-pick"
 _IN_PLACE = r"(?:sed|perl)\s+-\w*i"
 _REDIRECTION = r"(?<![<>&\d-])>>?\s*[\w./~$\"'-]"
@@ -50,7 +51,7 @@ _CHANGING = re.compile(
     r"|(?:\S*pip3?|npm|pnpm|yarn|bun|uv|poetry|brew|apt|apt-get|cargo|go|gem|bundle|mix)\s+"
     rf"(?:install|i|ci|add|remove|sync|get|mod|generate|deps\.get|fmt))\b|{_REDIRECTION}"
 )
-# A file may be another one altogether.
+# A file may have been replaced.
 _RESTORING = re.compile(rf"\bgit\b[^|;&\n]*\b(?:{_GIT_RESTORES})\b|\bgh pr checkout\b")
 # Its lines may have moved.
 _FORMATTING = re.compile(
@@ -63,7 +64,7 @@ _REWRITING = re.compile(
 )
 _MANY_FILES = re.compile(r"[*?]|\bfind\b|\bxargs\b|\$\w")
 _READING = re.compile(r"read|view|open|cat|grep|glob|search|list|find|\bls\b", re.IGNORECASE)
-# How a result says that somebody else changed a file.
+# The result says that somebody else changed a file.
 _TOLD = re.compile(r"files were modified by this hook|was modified, either by the user|(?:modified|changed) since")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -89,7 +90,7 @@ class Line(NamedTuple):
 
 
 def changes(call: ToolCall) -> Iterator[Change]:
-    """The files that a call writes, by the shape of its arguments."""
+    """Yield a call's changes of files, by the shape of its arguments."""
     given = call.arguments
     path = path_of(given)
     if path is not None:
@@ -119,7 +120,7 @@ def changes(call: ToolCall) -> Iterator[Change]:
 
 
 def changes_anything(call: ToolCall) -> bool:
-    """Whether a call may make another one work that failed before: it changes files, packages or the environment."""
+    """Whether a call changes files, packages or the environment, so that a call that failed before may now work."""
     if plain_name(call.name) in CHANGE_TOOLS:
         # Editors that also show files say so in their `command`.
         return call.arguments.get("command") != "view"
@@ -128,12 +129,12 @@ def changes_anything(call: ToolCall) -> bool:
 
 
 def shown_lines(result: str) -> dict[int, str]:
-    """The numbered lines of a result that shows a file."""
+    """Return the numbered lines of a result that shows a file."""
     return {int(found["number"]): found["text"] for found in _NUMBERED.finditer(result)}
 
 
 class WrittenFile:
-    """What is known of a file's lines."""
+    """The known lines of one file and their authors."""
 
     def __init__(self) -> None:
         self._lines: dict[int, Line] = {}
@@ -141,7 +142,7 @@ class WrittenFile:
         self._texts: dict[str, Author | None] = {}
 
     def apply(self, change: Change, author: Author) -> None:
-        """Take a change that worked into account."""
+        """Apply a change that succeeded."""
         if change.old is None:
             # Lines that stood there before are not this call's, although its text has them.
             before = [self._lines[number] for number in sorted(self._lines)]
@@ -161,14 +162,14 @@ class WrittenFile:
             self.forget_numbers()
 
     def show(self, lines: Mapping[int, str]) -> None:
-        """Take lines into account that a call has shown."""
+        """Record lines that a call has shown."""
         for number, text in lines.items():
             known = self._lines.get(number)
             if known is None or known.text != text:
                 self._lines[number] = Line(text, self.author_of(text))
 
     def forget_numbers(self) -> None:
-        """The file may have changed: no number is sure any more."""
+        """Drop the line numbers: the file may have changed."""
         self._lines.clear()
 
     def line(self, number: int) -> Line | None:
@@ -176,12 +177,12 @@ class WrittenFile:
         return self._lines.get(number)
 
     def author_of(self, text: str) -> Author | None:
-        """Who wrote a line of this text, if it was one call alone and the text says enough."""
+        """Return the author of a line with this text, if only one call wrote such a line and it is not too short."""
         stripped = text.strip()
         return self._texts.get(stripped) if len(stripped) >= _SHORTEST else None
 
     def _places(self, change: Change) -> list[tuple[int, list[str], list[str]]]:
-        """Where an edit applies among the known lines: the first line's number, the lines, and what they become."""
+        """Find where an edit applies: the number of the first line, the old lines and the new ones."""
         assert change.old is not None
         numbers = sorted(self._lines)
         if change.everywhere:
@@ -211,7 +212,7 @@ class WrittenFile:
         return []
 
     def _move(self, start: int, length: int, lines: list[Line]) -> None:
-        """Put lines in the place of others; those after them move."""
+        """Replace lines by others; the lines after them move."""
         moved = {
             number + len(lines) - length if number >= start + length else number: line
             for number, line in self._lines.items()
@@ -266,11 +267,11 @@ class KnownFiles:
         self._changed_word: dict[str, int] = {}
 
     def forget(self) -> None:
-        """Every file may be another one."""
+        """Drop everything: every file may have been replaced."""
         self._files.clear()
 
     def take(self, call: ToolCall, author: Author, result: Turn) -> None:
-        """Take into account what a call did."""
+        """Record the effect of a call."""
         command = command_of(call.arguments) if runs_commands(call.name, call.arguments) else None
         content = content_of(result)
         written = [change for change in changes(call) if not result.is_error or _worked_alone(change, command)]
@@ -289,7 +290,7 @@ class KnownFiles:
             self._take_command(command, written)
 
     def author(self, path: str, number: int, source: str, folder: str) -> tuple[Author, str, Line] | None:
-        """Who wrote a line, the file as the call names it, and the line.
+        """Return the author of a line, the path of its file as the call gave it, and the line.
 
         Args:
             path: as the output names the file.
@@ -354,7 +355,7 @@ def is_same(one: str, other: str) -> bool:
 
 
 def _worked_alone(change: Change, command: str | None) -> bool:
-    """Whether a failed command has surely made a change: nothing that may have failed comes before it."""
+    """Whether a failed command certainly made a change: nothing before it can have failed."""
     if command is None or "*** Begin Patch" in command:
         return False
     return "&&" not in command.partition("<<")[0]

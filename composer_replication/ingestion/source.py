@@ -44,7 +44,8 @@ class IngestOptions:
 def _code_digest() -> str:
     """A hash of the code that makes traces: the output of another version is made again."""
     package = Path(__file__).parents[1]
-    files = [package / "traces.py", *(package / "ingestion").rglob("*.py"), *(package / "hint_generator").rglob("*.py")]
+    files = [package / name for name in ("traces.py", "coding_tools.py", "pattern_set.py")]
+    files += [*(package / "ingestion").rglob("*.py"), *(package / "hint_generator").rglob("*.py")]
     content = b"".join(file.read_bytes() for file in sorted(files))
     return hashlib.sha256(content).hexdigest()[:12]
 

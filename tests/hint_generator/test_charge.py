@@ -1,4 +1,4 @@
-"""Who is charged with a test, a checker or a compiler that fails."""
+"""Turns that are charged with a failing test, checker or compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace looks like after its errors are marked."""
+"""Traces after their errors are marked."""
 
 from __future__ import annotations
 
@@ -133,79 +133,46 @@ def test_repetitions_are_counted_on() -> None:
     assert {meta["original_kind"] for meta in metas[1:]} == {"command_failed"}
 
 
-def _no_repetition(story: Story) -> bool:
-    return "repeated_failure" not in story.mark()
-
-
-def test_after_three_other_calls_it_is_none() -> None:
-    story = Story()
-    story.turn(run("./a"))
-    for _ in range(3):
-        story.turn(run("ls", None))
-    story.turn(run("./a"))
-    assert _no_repetition(story)
-
-
-def test_other_arguments_are_another_call() -> None:
-    story = Story()
-    story.turn(run("./a"))
-    story.turn(run("./a -v"))
-    story.turn(("Shell", {"command": "./a"}, FAILED))
-    assert _no_repetition(story)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("Edit", {"file_path": "a.py"}, None),
-        ("Write", {"file_path": "a.py"}, None),
-        ("apply_patch", "*** Begin Patch", None),
-        ("str_replace_editor", {"command": "str_replace", "path": "a.py"}, None),
-        ("mcp__files__write_file", {"path": "a"}, None),
-        run("npm install x", None),
-        run("sed -i s/a/b/ c", None),
-        run("echo x > a.txt", None),
-    ],
-)
-def test_something_changed_in_between_is_a_reason_to_try_again(change: Any) -> None:
-    story = Story()
-    story.turn(run("./a"))
-    story.turn(change)
-    story.turn(run("./a"))
-    assert _no_repetition(story)
+EDIT = ("Edit", {"file_path": "a.py"}, None)
+CHANGING = [
+    EDIT,
+    ("Write", {"file_path": "a.py"}, None),
+    ("apply_patch", "*** Begin Patch", None),
+    ("str_replace_editor", {"command": "str_replace", "path": "a.py"}, None),
+    ("mcp__files__write_file", {"path": "a"}, None),
+    run("npm install x", None),
+    run("sed -i s/a/b/ c", None),
+    run("echo x > a.txt", None),
+]
+NOT_CHANGING = [
+    ("Edit", {"file_path": "a.py"}, NOT_READ),
+    ("str_replace_editor", {"command": "view", "path": "a.py"}, None),
+    ("Read", {"file_path": "a.py"}, None),
+    run("ls -la 2>&1", None),
+    run("ls 2>/dev/null", None),
+]
 
 
 @pytest.mark.parametrize(
-    "no_change",
+    ("turns", "is_repetition"),
     [
-        ("Edit", {"file_path": "a.py"}, NOT_READ),
-        ("str_replace_editor", {"command": "view", "path": "a.py"}, None),
-        ("Read", {"file_path": "a.py"}, None),
-        run("ls -la 2>&1", None),
-        run("ls 2>/dev/null", None),
+        *(([[run("./a")], [change], [run("./a")]], False) for change in CHANGING),
+        *(([[run("./a")], [call], [run("./a")]], True) for call in NOT_CHANGING),
+        # a change before the first failure is no reason to try again
+        ([[run("./z")], [EDIT], [run("./a")], [run("./a")]], True),
+        # after three other calls it is none
+        ([[run("./a")], *[[run("ls", None)]] * 3, [run("./a")]], False),
+        # other arguments are another call
+        ([[run("./a")], [run("./a -v")], [("Shell", {"command": "./a"}, FAILED)]], False),
+        # equal calls in one turn were made before either had failed
+        ([[run("./a"), run("./a")]], False),
     ],
 )
-def test_what_changes_nothing_is_no_reason(no_change: Any) -> None:
+def test_a_repetition_has_no_reason_in_between(turns: Any, is_repetition: bool) -> None:
     story = Story()
-    story.turn(run("./a"))
-    story.turn(no_change)
-    story.turn(run("./a"))
-    assert not _no_repetition(story)
-
-
-def test_a_change_before_the_first_failure_is_no_reason() -> None:
-    story = Story()
-    story.turn(run("./z"))
-    story.turn(("Edit", {"file_path": "a.py"}, None))
-    story.turn(run("./a"))
-    story.turn(run("./a"))
-    assert not _no_repetition(story)
-
-
-def test_equal_calls_in_one_turn_are_no_repetition() -> None:
-    story = Story()
-    story.turn(run("./a"), run("./a"))
-    assert _no_repetition(story)
+    for calls in turns:
+        story.turn(*calls)
+    assert ("repeated_failure" in story.mark()) == is_repetition
 
 
 def test_what_is_not_the_students_mistake_is_never_a_repetition() -> None:

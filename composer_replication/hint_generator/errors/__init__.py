@@ -65,13 +65,13 @@ EVIDENCE = tuple(
 
 
 def evidence_in(text: str) -> list[int]:
-    """The numbers of the `EVIDENCE` that a text has."""
+    """Return the numbers of the `EVIDENCE` that matches in a text."""
     return _evidence_gates().matching(text.encode("utf-8", "replace"))
 
 
 @cache
 def evidence(number: int) -> tuple[str, re.Pattern[str]]:
-    """Who prints the lines of this number, and their pattern."""
+    """Return who prints the lines of this number, and their pattern."""
     who, pattern = EVIDENCE[number]
     return who, re.compile(pattern, re.MULTILINE)
 
@@ -82,7 +82,7 @@ def _evidence_gates() -> Gates:
 
 
 def begins_like_an_error(text: str) -> bool:
-    """Whether a text begins as the errors of known harnesses and tools do. A file that tells of errors does not."""
+    """Whether a text begins as the errors of known harnesses and tools do. A file about errors does not."""
     head = text[:600].lstrip()
     if _beginning(Begin.SURELY).match(head) is not None:
         return True

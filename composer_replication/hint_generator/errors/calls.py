@@ -29,10 +29,10 @@ from composer_replication.hint_generator.errors.form import Answer, Begin, Outpu
     says(
         Answer.UNKNOWN_TOOL,
         r"""\bNo such tool(?: available)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
-        r"\b(?:Unknown|Invalid|Unrecognized|Undefined) (?:tool"
-        r"""|function)\b(?: name)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
-        r"""\b(?:Tool|Function) [`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? (?:is )?(?:not found|does not exist"""
-        r"|not available|not registered|unknown)",
+        r"""\b(?:Unknown|Invalid|Unrecognized|Undefined) (?:tool|function)\b(?: name)?:? ?[`'\"]?"""
+        r"(?P<name>[\w.:/-]{0,80}\w)?",
+        r"""\b(?:Tool|Function) [`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? (?:is )?"""
+        r"(?:not found|does not exist|not available|not registered|unknown)",
         r"""\btool not found\b:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
         r"\bunsupported (?:custom tool )?call: (?P<name>[\w.:/-]{0,80}\w)",
         r"""[`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? is not a valid tool""",
@@ -96,8 +96,8 @@ def hint_malformed_call(ctx: HintContext) -> str:
         r"\b(?:Unterminated string|Invalid control character|Invalid \\escape)[^\n]*line \d+",
         r"\bUnexpected (?:token|end of JSON|non-whitespace)[^\n]*JSON\b|\bUnexpected end of JSON",
         r"\b(?:is not|isn't|not|invalid|malformed) (?:a )?(?:valid )?JSON\b",
-        r"\b(?:could not|failed to|error|cannot) (?:be )?pars(?:e|ed|ing) (?:the )?(?:tool )?(?:call )?(?:arguments"
-        r"|input)\b",
+        r"\b(?:could not|failed to|error|cannot) (?:be )?pars(?:e|ed|ing) (?:the )?(?:tool )?(?:call )?"
+        r"(?:arguments|input)\b",
     ),
 )
 def hint_json_decode(ctx: HintContext) -> str:
@@ -202,13 +202,12 @@ def hint_repeated_failure(ctx: HintContext) -> str:
     says(Begin.IF_SHORT, r"Unknown (?:skill|agent|task)\b"),
     says(
         Answer.REST,
-        r"\bUnknown (?:skill|agent|task|slash command|command|subagent|resource|workflow|process|session)\b(?: type"
-        r"""| id)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
-        r"\b(?:Agent(?: type)?|Skill|Task|Shell|Cell|Server"
-        r"""|Session)(?: with ID)? [`'\"]?(?P<name>[\w.:/-]{0,80}\w)[`'\"]? (?:was )?(?:not found|does not exist"""
-        r"|is not running)",
-        r"\bNo (?:task|shell|agent|skill|background process|session|cell)s? (?:was )?found\b(?: (?:with"
-        r"|for) ID:? ?(?P<name>[\w.:/-]{0,80}\w))?",
+        r"\bUnknown (?:skill|agent|task|slash command|command|subagent|resource|workflow|process|session)\b"
+        r"""(?: type| id)?:? ?[`'\"]?(?P<name>[\w.:/-]{0,80}\w)?""",
+        r"""\b(?:Agent(?: type)?|Skill|Task|Shell|Cell|Server|Session)(?: with ID)? [`'\"]?"""
+        r"""(?P<name>[\w.:/-]{0,80}\w)[`'\"]? (?:was )?(?:not found|does not exist|is not running)""",
+        r"\bNo (?:task|shell|agent|skill|background process|session|cell)s? (?:was )?found\b"
+        r"(?: (?:with|for) ID:? ?(?P<name>[\w.:/-]{0,80}\w))?",
         r"\b(?:Task|Skill|Agent) not found\b(?:: ?(?P<name>[\w.:/-]{0,80}\w))?",
     ),
     says(
@@ -309,11 +308,7 @@ others(
 others(
     "parallel_cancelled",
     says(Begin.SURELY, r"Sibling tool call errored|Cancelled: parallel tool call"),
-    says(
-        Answer.OTHERS,
-        r"\ASibling tool call errored",
-        r"\ACancelled: parallel tool call",
-    ),
+    says(Answer.OTHERS, r"\ASibling tool call errored", r"\ACancelled: parallel tool call"),
 )
 
 
@@ -362,6 +357,8 @@ others(
 )
 
 
+# A server that is down, overloaded or limiting, or a network that is. The group `api` tells what a harness says of its
+# own model from what a command prints of a server.
 others(
     "service_unavailable",
     says(Begin.IF_SHORT, r"API Error: \S|Connection error\.?\s*\Z"),

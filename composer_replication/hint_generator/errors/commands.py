@@ -100,8 +100,8 @@ _PREFIX = re.compile(r"\A(?:(?:fatal|error|remote|hint): |- )+")
     says(Begin.SURELY, r"Your bash command contained syntax errors"),
     says(
         Begin.IF_SHORT,
-        r"(?:/(?:usr/)?bin/)?(?:ba|z|da)?sh: (?:line )?[^\n]{1,200}(?:not found|syntax error|No such file"
-        r"|Permission denied|unexpected)",
+        r"(?:/(?:usr/)?bin/)?(?:ba|z|da)?sh: (?:line )?[^\n]{1,200}"
+        r"(?:not found|syntax error|No such file|Permission denied|unexpected)",
     ),
     says(
         Output.SHELL,
@@ -135,8 +135,8 @@ def hint_shell_syntax(ctx: HintContext) -> str:
     "command_not_found",
     says(
         Output.SHELL,
-        r"^(?:[\w/.-]*sh|\(eval\)|env|/usr/bin/env"
-        r"|xargs)?(?::? ?(?:line )?\d+)?:? ?(?P<name>[\w./@+-]+): (?:command )?not found$",
+        r"^(?:[\w/.-]*sh|\(eval\)|env|/usr/bin/env|xargs)?(?::? ?(?:line )?\d+)?:? ?(?P<name>[\w./@+-]+): "
+        r"(?:command )?not found$",
         r"\b[Cc]ommand not found: (?P<name>\S+)"
         r"""|^/?(?:usr/bin/)?env: [‘'\"]?(?P<name2>[\w.-]+)[’'\"]?: No such file or directory""",
         r"(?:python[\d.]*|\bpy): No module named (?P<name>[\w.]+)$|\btarget shim binary not found\b",
@@ -171,20 +171,21 @@ def hint_command_not_found(ctx: HintContext) -> str:
     says(
         Output.GIT_FILES,
         r"^error: could not find `(?P<path>[^`\n]+)` in `",
-        r"^(?:fatal|error): (?:can't open patch|cannot change to"
-        r"|could not open) '(?P<path>[^'\n]+)'[^\n]*: No such file",
+        r"^(?:fatal|error): (?:can't open patch|cannot change to|could not open) '"
+        r"(?P<path>[^'\n]+)'[^\n]*: No such file",
     ),
     says(
         Output.MISSING,
+        # The path stands after the message, in quotes before it, or bare between colons, then maybe with spaces in it.
         r"""\b[Nn]o such file or directory(?:: |, \w+ )['\"](?P<path>[^'\"\n]+)['\"]""",
         r"""\b(?:[Nn]o such file or|[Nn]ot a) directory: (?P<path>[^'\"\n]+)$""",
-        r"""['\"`‘](?P<path>[^'\"`’\n]+)['\"`’](?: for reading)?:(?: \[Errno \d+\])? (?:[Nn]o such file or"""
-        r"|[Nn]ot a) directory",
-        r"^(?:[^\n:]+: )*?(?:(?:cannot|can't|[Cc]ould not) \w+:? (?:file )?|stat |lstat |open |chdir "
-        r"|rename )?(?P<path>[^\s:]+)(?: to [^\s:]+)?(?:: (?:open|stat|Cannot open"
-        r"|IO error for operation on [^\n:]+))?(?:: | \()(?:[Nn]o such file or|[Nn]ot a) directory",
-        r"^(?:\S*sh: (?:line \d+: )?)?(?:cat|cd|cp|du|find|grep|head|ls|mv|rm|sed|tail"
-        r"|wc): (?P<path>[^\n:]+): (?:[Nn]o such file or|[Nn]ot a) directory",
+        r"""['\"`‘](?P<path>[^'\"`’\n]+)['\"`’](?: for reading)?:(?: \[Errno \d+\])? """
+        r"(?:[Nn]o such file or|[Nn]ot a) directory",
+        r"^(?:[^\n:]+: )*?(?:(?:cannot|can't|[Cc]ould not) \w+:? (?:file )?|stat |lstat |open |chdir |rename )?"
+        r"(?P<path>[^\s:]+)(?: to [^\s:]+)?(?:: (?:open|stat|Cannot open|IO error for operation on [^\n:]+))?"
+        r"(?:: | \()(?:[Nn]o such file or|[Nn]ot a) directory",
+        r"^(?:\S*sh: (?:line \d+: )?)?(?:cat|cd|cp|du|find|grep|head|ls|mv|rm|sed|tail|wc): (?P<path>[^\n:]+): "
+        r"(?:[Nn]o such file or|[Nn]ot a) directory",
         r"""\bcan't (?:cd to|open file) (?P<path>[^\s'\"]+)""",
         r"""\b(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older) (?P<path>[^\s'\"]+) does not exist\b""",
         r"\bCannot find module '(?P<path>\.{0,2}/[^'\n]+)'|^Could not find '(?P<path2>[^'\n]+)'",
@@ -214,8 +215,8 @@ def hint_missing_file_in_command(ctx: HintContext) -> str:
     says(Output.POINTED_AT, r"\berror TS(?:5023|5025|6044|6046): |^ERROR: Wrong expression passed to "),
     says(
         Output.USAGE,
-        r"\b(?:[Uu]nknown|[Uu]nrecogni[sz]ed|[Ii]llegal|[Uu]nexpected|[Uu]nsupported|[Nn]o such|[Bb]ad"
-        r"|invalid) (?:shorthand |long |command-line )?(?:option|argument|flag|switch|parameter)s?\b"
+        r"\b(?:[Uu]nknown|[Uu]nrecogni[sz]ed|[Ii]llegal|[Uu]nexpected|[Uu]nsupported|[Nn]o such|[Bb]ad|invalid) "
+        r"(?:shorthand |long |command-line )?(?:option|argument|flag|switch|parameter)s?\b"
         r"|\bInvalid (?:option|flag|switch)\b",
         r"\bflag provided but not defined\b|\bthe following arguments are required\b"
         r"|\bthe following required arguments\b|\binvalid choice: "
@@ -289,14 +290,11 @@ outcome(
     ),
     prints(
         "git",
-        r"^fatal: ",
-        r"^remote: (?:error|fatal|ERROR)\b",
+        *(r"^fatal: ", r"^remote: (?:error|fatal|ERROR)\b"),
         r"^error: (?:pathspec|failed to push|[Yy]our local changes|cannot |can't |could not|unable to|src refspec"
         r"|[Tt]he following untracked|patch failed|\S+: (?:patch does not|already exists)|No such remote|branch "
         r"|you need to|unknown |switch |invalid |no such |remote )",
-        r"^CONFLICT \(",
-        r"^Automatic merge failed",
-        r"^ ! \[(?:remote )?rejected\]",
+        *(r"^CONFLICT \(", r"^Automatic merge failed", r"^ ! \[(?:remote )?rejected\]"),
         r"^(?:There is no tracking information|No stash entries found|merge: \S+ - not something|Patch failed at )",
         r"^(?:Could not apply [0-9a-f]{7}|The stash entry is kept|ERROR: Repository not found)",
         r"^hint: (?:Updates were rejected|See the 'Note about fast|[Rr]esolve all conflicts|after resolving the conf)",
@@ -304,14 +302,10 @@ outcome(
     prints("git-commit", r"^(?:nothing to commit|nothing added to commit|no changes added to commit)\b"),
     prints(
         "gh",
-        r"^HTTP [45]\d\d: ",
-        r"^GraphQL: ",
-        r"^failed to (?:get run|create|determine)\b",
+        *(r"^HTTP [45]\d\d: ", r"^GraphQL: ", r"^failed to (?:get run|create|determine)\b"),
         r"^unknown (?:flag|command|shorthand)",
-        r"^(?:Unknown JSON field|To get started with GitHub CLI, please run)",
-        r"^no pull requests found for branch",
-        r"^could not (?:determine|find any|resolve to)",
-        r"^pull request create failed",
+        *(r"^(?:Unknown JSON field|To get started with GitHub CLI, please run)", r"^no pull requests found for branch"),
+        *(r"^could not (?:determine|find any|resolve to)", r"^pull request create failed"),
         r"^[^\t\n]+\tfail\t|^X Process completed with exit code [1-9]",
     ),
 )
@@ -329,39 +323,22 @@ def hint_git_error(ctx: HintContext) -> str:
         RUN,
         r"^(?:Failed to compile\b|error during build:?$)",
         r"\b(?:ESM|CJS|DTS|IIFE) Build (?:failed|error)|^Module build failed|^\[!\] (?:\(plugin|\w*Error)",
-        r"^(?:[x✗✘×] )?Build failed (?:with|in|because)\b",
-        r"^Type error: ",
-        r"^> Build error occurred",
-        r"^ERROR in \S",
-        r"^Module not found: ",
-        r"\bcompiled with (?:[1-9]\d* )?errors?\b",
-        r"^✘ \[ERROR\] ",
-        r"^npm (?:ERR!|error)(?: |$)",
-        r"^error (?:Command|An unexpected|Couldn't|Package|Your lockfile)\b",
-        r"^(?:Usage|Internal) Error: ",
-        r"^(?:ELIFECYCLE|ERR_PNPM_\w+)\b",
-        r"\bCommand failed with exit code [1-9]",
+        *(r"^(?:[x✗✘×] )?Build failed (?:with|in|because)\b", r"^Type error: ", r"^> Build error occurred"),
+        *(r"^ERROR in \S", r"^Module not found: ", r"\bcompiled with (?:[1-9]\d* )?errors?\b", r"^✘ \[ERROR\] "),
+        *(r"^npm (?:ERR!|error)(?: |$)", r"^error (?:Command|An unexpected|Couldn't|Package|Your lockfile)\b"),
+        *(r"^(?:Usage|Internal) Error: ", r"^(?:ELIFECYCLE|ERR_PNPM_\w+)\b", r"\bCommand failed with exit code [1-9]"),
         r"^ERROR +run failed: |^ERROR #\d",
         r"^(?:Could not find (?:gem\b|\S+ in locally installed gems)|Your requirements could not be resolved\b)",
         r"^An error occurred while installing\b",
         r"\bversion solving failed|^Poetry could not find|· Failed with errors|^nox > [^\n]*failed",
         r"^(?:[Uu]nknown (?:command|option|argument|flag|shorthand)|(?:Invalid|no such) option)\b",
-        r"^flag provided but not defined",
-        r"^APPLICATION FAILED TO START",
-        r"^note: This (?:error originates|is an issue with the package)",
-        r"^Failed: +\S+#\S",
-        r"\bRunning target \S+ for project \S+ failed\b",
-        r"^error: (?:Recipe `|script \"|Script not found)",
-        r"^task: Failed to run task",
-        r"^ERROR task failed$",
-        r"^(?:rake|rails|bin/rails) aborted!",
-        r"^bundler: ",
-        r"^Command not found: \S",
-        r"\bchanged significantly since poetry\.lock was",
-        r"^╭─ Error ─",
+        *(r"^flag provided but not defined", r"^APPLICATION FAILED TO START"),
+        *(r"^note: This (?:error originates|is an issue with the package)", r"^Failed: +\S+#\S"),
+        *(r"\bRunning target \S+ for project \S+ failed\b", r"^error: (?:Recipe `|script \"|Script not found)"),
+        *(r"^task: Failed to run task", r"^ERROR task failed$", r"^(?:rake|rails|bin/rails) aborted!", r"^bundler: "),
+        *(r"^Command not found: \S", r"\bchanged significantly since poetry\.lock was", r"^╭─ Error ─"),
         r"^Error: (?:unknown|required) (?:flag|command|shorthand)",
-        r"\bdid not complete successfully: exit code: [1-9]",
-        r"^× No solution found when resolving",
+        *(r"\bdid not complete successfully: exit code: [1-9]", r"^× No solution found when resolving"),
     ),
     prints(
         ERROR,
@@ -376,28 +353,17 @@ def hint_git_error(ctx: HintContext) -> str:
     ),
     prints(
         "docker docker-compose podman",
-        r"^Error(?: response from daemon|: No such )",
-        r"^(?:yaml: |validating \S+: )",
-        r"^Cannot connect to the Docker daemon",
-        r"\bfailed to solve: ",
-        r"^no configuration file provided",
-        r"^service \".*\" is not running",
-        r"^no such service",
-        r"^dependency failed to start",
+        *(r"^Error(?: response from daemon|: No such )", r"^(?:yaml: |validating \S+: )"),
+        *(r"^Cannot connect to the Docker daemon", r"\bfailed to solve: ", r"^no configuration file provided"),
+        *(r"^service \".*\" is not running", r"^no such service", r"^dependency failed to start"),
     ),
     prints(
         "kubectl helm oc",
-        r"^Error from server",
-        r"^[Ee]rror: ",
-        r"^(?:Unable to connect|The connection) to the server",
+        *(r"^Error from server", r"^[Ee]rror: ", r"^(?:Unable to connect|The connection) to the server"),
     ),
     prints("terraform tofu", r"^(?:│ )?Error: "),
     prints("mvn mvnw sbt prettier", r"^\[(?:ERROR|error)\] \S"),
-    prints(
-        "aws",
-        r"^An error occurred \(",
-        r"^(?:Unable to locate cred|The config profile|Error (?:when|loading) )",
-    ),
+    prints("aws", r"^An error occurred \(", r"^(?:Unable to locate cred|The config profile|Error (?:when|loading) )"),
     prints("gcloud gsutil bq az", r"^ERROR: "),
     prints("javac", r"^[1-9]\d* errors?$"),
     prints("ansible-playbook dbt", r"\b(?:failed|unreachable|ERROR)=[1-9]"),
@@ -409,16 +375,12 @@ def hint_git_error(ctx: HintContext) -> str:
     prints("psql pg_dump pg_restore createdb", r"^(?:psql:\S* )?(?:ERROR|FATAL): +\S"),
     prints("sqlite3", r"^Error: (?:in prepare|near |no such|stepping)|^(?:Parse|Runtime) error near line \d+: "),
     prints("mysql mysqldump mariadb", r"^ERROR \d+ \("),
-    prints(
-        "perl prove",
-        r" at \S+ line \d+\.$",
-        r"^Can't (?:open perl|locate) ",
-    ),
+    prints("perl prove", r" at \S+ line \d+\.$", r"^Can't (?:open perl|locate) "),
     prints(
         f"{SHORT} {_COMPLAINING}",
         r"^[A-Za-z›][^\n\t]*\b(?:could not|couldn't|cannot|can't|unable to|not logged in|does not exist|timed out"
-        r"|(?:[Pp]ermission|[Aa]ccess) denied|[Uu]nauthorized|[Uu]nrecognized|no such \w+|(?:is|was) refused|(?:is|was"
-        r"|are) not (?:installed|found|recognized|running|authorized|logged in|allowed|supported))\b",
+        r"|(?:[Pp]ermission|[Aa]ccess) denied|[Uu]nauthorized|[Uu]nrecognized|no such \w+|(?:is|was) refused"
+        r"|(?:is|was|are) not (?:installed|found|recognized|running|authorized|logged in|allowed|supported))\b",
         r"^(?:Could not|Couldn't|Cannot|Can't|Failed to|Unable to) ",
     ),
     prints("apt apt-get", r"^E: \S|^dpkg: error "),
@@ -429,13 +391,12 @@ def hint_git_error(ctx: HintContext) -> str:
     prints("json.tool", r"^[A-Z][\w ']+: line \d+ column \d+ \(char \d+\)$"),
     prints(
         "ssh scp rsync sftp git",
-        r"\bPermission denied \(publickey",
-        r"^Host key verification failed",
-        r"^rsync error: ",
+        *(r"\bPermission denied \(publickey", r"^Host key verification failed", r"^rsync error: "),
     ),
     is_vague=True,
 )
 def hint_command_failed(ctx: HintContext) -> str:
+    """Quote the command, if nothing more specific is known."""
     line, exit_code = error_line(ctx), ctx.get("exit_code")
     if line:
         line = _SHELL.sub("", line).removeprefix(f"{ctx.get('command_name')}: ")
@@ -448,7 +409,7 @@ def hint_command_failed(ctx: HintContext) -> str:
 
 
 def refusal_in(output: str) -> str | None:
-    """The line that says why git refused, without git's own prefix."""
+    """Return the line that says why git refused, without git's prefix."""
     for pattern, _ in _ADVICE:
         found = pattern.search(output)
         if found is not None:
@@ -458,7 +419,7 @@ def refusal_in(output: str) -> str | None:
 
 
 def advice_on(line: str) -> str:
-    """What to do about a refusal; empty if that is not certain."""
+    """Return what to do about a refusal; empty if that is not certain."""
     for pattern, advice in _ADVICE:
         found = pattern.search(line)
         if found is not None:

@@ -94,6 +94,7 @@ def hint_edit_no_change(ctx: HintContext) -> str:
     says(Answer.FILES, r"\bYour (?:proposed )?edit has introduced (?:new )?syntax error"),
 )
 def hint_edit_syntax_error(ctx: HintContext) -> str:
+    """Say what does not parse: the harness checked the edited file and refused the edit."""
     wrong = _SYNTAX.search(str(ctx.get("error_message") or ""))
     says = f" ({one_line(wrong[0])})" if wrong is not None else ""
     return (
@@ -129,6 +130,7 @@ def hint_file_too_large(ctx: HintContext) -> str:
     ),
 )
 def hint_unsupported_file(ctx: HintContext) -> str:
+    """Say how to read a binary file that was given to a tool for text."""
     return f"{path(ctx, 'The file')} is not a text file: inspect it with a command made for its type."
 
 
@@ -146,8 +148,8 @@ def hint_unsupported_file(ctx: HintContext) -> str:
         r"\b(?:EEXIST: file already exists, \w+|File exists:) '(?P<path>[^'\n]+)'",
         r"^(?:[^\n:]+: )?(?:mkdir|open|symlink|link) (?P<path>[^\s:]+): file exists",
         r": (?:file exists: (?P<path>[^\n]+)$|(?P<path2>[^\n:]+): cannot overwrite existing file)",
-        r"\b(?:[Ff]ile|[Dd]irectory|[Ff]older|[Pp]ath"
-        r"""|destination) ['\"`](?P<path>[^'\"`\n]+)['\"`] already exists\b""",
+        r"""\b(?:[Ff]ile|[Dd]irectory|[Ff]older|[Pp]ath|destination) ['\"`]"""
+        r"""(?P<path>[^'\"`\n]+)['\"`] already exists\b""",
     ),
 )
 def hint_file_exists(ctx: HintContext) -> str:
@@ -247,6 +249,7 @@ def hint_permission_denied(ctx: HintContext) -> str:
     says(Output.OUTSIDE, r"""^Operation ['\"`](?P<name>[^'\"`\n]{1,60})['\"`] is not supported by this environment"""),
 )
 def hint_blocked_command(ctx: HintContext) -> str:
+    """Name what this harness never runs, such as an editor or a long sleep."""
     name = ctx.get("name") or ctx.get("command_name")
     what = code(name) if name else "commands that wait for input or run without end"
     instead = error_line(ctx).partition(". ")[2].partition(". ")[0] or "Use a command that ends by itself"
@@ -265,6 +268,7 @@ def hint_blocked_command(ctx: HintContext) -> str:
     ),
 )
 def hint_bad_pattern(ctx: HintContext) -> str:
+    """Say how to write a search pattern that did not compile."""
     line = error_line(ctx)
     if line.startswith("sed: "):
         return (

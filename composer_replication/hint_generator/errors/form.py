@@ -34,7 +34,7 @@ class Owner(Enum):
 
 
 class Begin(Enum):
-    """How a result begins, for logs without an error flag."""
+    """Beginnings of results, for logs without an error flag."""
 
     SURELY = auto()
     """A result of any length: nothing but a harness writes this."""
@@ -45,7 +45,7 @@ class Begin(Enum):
 
 
 class Answer(Enum):
-    """What a tool or its harness answers, in the order in which it is compared. Upper and lower case are the same."""
+    """Answers of tools and harnesses, in the order in which they are compared. Case does not matter."""
 
     OTHERS = auto()
     """Not the student's mistake. These begin a result, whatever the tool."""
@@ -62,7 +62,7 @@ class Answer(Enum):
 
 
 class Output(Enum):
-    """What a failed command prints, in the order in which it is compared.
+    """Output of failed commands, in the order in which it is compared.
 
     A test run prints tracebacks, a traceback names missing files, git quotes hooks that lint: what says more about the
     cause comes first. Within one of these, the order of the table holds.
@@ -75,7 +75,7 @@ class Output(Enum):
     """A script that stops. What it says of itself comes before what the words mean in a command."""
     SHELL = auto()
     TARGET = auto()
-    """What a task runner was asked for."""
+    """The target that a task runner was asked for."""
     INLINE_CODE = auto()
     """Code, or the call of an editor, that stands in the command itself."""
     POINTED_AT = auto()
@@ -131,7 +131,10 @@ class Texts:
 
 
 def says(place: Begin | Answer | Output, *patterns: str) -> Texts:
-    """Texts that show the kind of an error. Each pattern may have alternatives: of those, the leftmost match counts."""
+    """Texts that show the kind of an error, tried in their order.
+
+    Of the alternatives of one pattern, the leftmost match counts. A long pattern continues on the next line.
+    """
     return Texts(place, patterns)
 
 

@@ -160,7 +160,7 @@ def _token_finder(
 
 
 def _secret_span(match: re.Match[str], text: str) -> tuple[int, int]:
-    """Where the secret itself stands: the library's patterns may take delimiters, a prefix or the rest of the line."""
+    """Return the span of the secret itself: the library's patterns may match more, up to a whole line."""
     start, end = max((span for span in map(match.span, range(1, 1 + match.re.groups))), key=_length, default=(0, 0))
     if end - start < 16:
         start, end = match.span()

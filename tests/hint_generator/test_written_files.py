@@ -1,15 +1,17 @@
-"""Which call wrote which line of a file."""
+"""Authors of the lines of a file, and when they are no longer known."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from hint_generator.failing_checks import CART, MYPY, RUFF, Session
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_replication.hint_generator.written_files import Author, Change, WrittenFile, changes, shown_lines
-from composer_replication.traces import ToolCall
+from composer_replication.traces import ToolCall, Turn
 
 FIRST, SECOND = (1, 0), (5, 0)
 PATCH = """\
@@ -240,3 +242,156 @@ def test_what_is_known_of_a_file_is_true(data: st.DataObject) -> None:
         for number in range(1, len(lines) + 5):
             known = file.line(number)
             assert known is None or known.text == lines[number - 1]
+
+
+def test_results_that_a_reader_left_encoded_are_read_too() -> None:
+    session = Session()
+    session.read("import os\n\n\ndef total(items):\n    return 0\n")
+    session.call("Bash", {"command": "ls"})
+    guilty = session.edit("    return 0", "    return sum(item.price for item in itms)")
+    session.run("mypy shop", MYPY)
+    for turn in session.trace.turns:
+        if turn.role == "tool" and not turn.is_error:
+            turn.content = msgspec.Raw(msgspec.json.encode(turn.content))  # type: ignore[assignment]
+    assert list(session.hints()) == [guilty]
+
+
+def test_an_edit_that_was_refused_wrote_nothing() -> None:
+    session = Session()
+    session.read("import os\n\n\ndef total(items):\n    return 0\n")
+    refused = session.edit(
+        "    return 0",
+        "    return sum(item.price for item in itms)",
+        result="<tool_use_error>File has not been read yet.</tool_use_error>",
+        is_error=True,
+    )
+    failing = session.run()
+    assert session.hints() == {refused: "Read `/app/shop/cart.py` before you edit or overwrite it."}
+    assert failing.charged_to == []
+
+
+MOVING = ["gofmt -w .", "npm run format", "ruff check --fix", "sed -i s/a/b/ shop/cart.py"]
+REPLACING = ["git checkout .", "git stash", "git pull --rebase"]
+EDITING = [
+    "npm run lint:fix",
+    "cargo fix",
+    "for f in shop/*.py; do sed -i s/a/b/ $f; done",
+    "python fix_imports.py shop/cart.py",
+    "cat > notes.md <<'EOF'\nx\nEOF\nsed -i 1d shop/cart.py",
+    "cat > change.py <<'EOF'\nopen('shop/cart.py', 'w')\nEOF\npython change.py",
+    "gh pr checkout 12",
+    "git -C /app checkout main",
+]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(("Bash", {"command": command}) for command in MOVING + EDITING),
+        ("str_replace_editor", {"command": "undo_edit", "path": "/app/shop/cart.py"}),
+        ("edit_file", {"path": "/app/shop/cart.py", "code_edit": "..."}),
+        ("Task", {"prompt": "do the rest"}),
+        ("Bash", {"command": "git commit -m x"}, "trim....Failed\n- files were modified by this hook"),
+        ("Bash", {"command": "ls"}, "a\n<system-reminder>\nNote: a was modified, either by the user or a linter"),
+    ],
+)
+def test_numbers_are_not_trusted_after_what_may_have_changed_the_file(call: Any) -> None:
+    session = Session()
+    writing = session.write()
+    session.call(*call)
+    session.run("mypy shop", MYPY)
+    assert session.hints() == {}
+    if call[1].get("command") in MOVING:
+        session.run("ruff check", RUFF)  # it quotes the line
+        assert list(session.hints()) == [writing]
+
+
+@pytest.mark.parametrize("command", REPLACING)
+def test_nothing_is_known_of_files_that_git_has_replaced(command: str) -> None:
+    session = Session()
+    session.write()
+    session.call("Bash", {"command": command})
+    session.run()
+    assert session.hints() == {}
+
+
+@pytest.mark.parametrize(
+    "checker", ["ruff check --output-format concise", "mypy --format-style x", "git commit -m x; mypy"]
+)
+def test_an_option_or_a_commit_moves_no_lines(checker: str) -> None:
+    session = Session()
+    writing = session.write()
+    session.run(checker, MYPY)
+    assert list(session.hints()) == [writing]
+
+
+def test_a_line_that_is_quoted_counts_more_than_its_number() -> None:
+    session = Session()
+    writing = session.write()
+    other = session.edit("def total(items):", "def total(items):\n    pass\n    pass")
+    session.run("ruff check", RUFF)
+    assert list(session.hints()) == [writing]
+    assert session.trace.turns[other].tool_error is None
+
+
+ADDED = "\n".join(f"+{line}" for line in CART.splitlines())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"cd nowhere && cat > shop/cart.py <<'EOF'\n{CART}EOF",
+        f"apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: shop/cart.py\n{ADDED}\n*** End Patch\nEOF",
+    ],
+)
+def test_what_a_failed_command_may_not_have_written_is_nobodys(command: str) -> None:
+    session = Session()
+    session.run(command, "Exit code 1\nbash: cd: nowhere: No such file or directory")
+    failing = session.run("mypy shop", MYPY)
+    session.hints()
+    assert failing.charged_to == []
+
+
+def test_an_editor_that_is_given_every_argument_writes_what_its_command_says() -> None:
+    session = Session()
+    given = {"path": "/app/shop/cart.py", "content": "", "file_text": CART, "command": "create"}
+    writing = session.call("str_replace_editor", given)
+    session.call("str_replace_editor", {"path": "/app/shop/cart.py", "content": "", "command": "view"})
+    session.run("mypy shop", MYPY)
+    assert list(session.hints()) == [writing]
+
+
+@pytest.mark.parametrize(
+    ("written", "command", "reported", "charged"),
+    [
+        # the folder that the command goes to tells files of one name apart
+        (["/app/server/shop/cart.py", "/app/web/shop/cart.py"], "cd web && mypy .", "shop/cart.py", True),
+        (["/app/packages/a/shop/cart.py"], "cd packages/b && mypy .", "shop/cart.py", False),
+        (["/app/packages/a/shop/cart.py"], "cd /app/packages/b; mypy .", "shop/cart.py", False),
+        # an absolute path does not depend on it
+        (["/app/shop/cart.py"], "cd web && mypy /app/shop", "/app/shop/cart.py", True),
+        # paths may be relative to different folders
+        (["app/workshop/cart.py", "app/shop/cart.py"], "mypy .", "shop/cart.py", True),
+        (["app/workshop/cart.py", "app/shop/cart.py"], "mypy .", "app/shop/cart.py", True),
+        (["app/workshop/cart.py", "app/shop/cart.py"], "mypy .", "/w/app/shop/cart.py", True),
+        (["app/workshop/cart.py", "app/shop/cart.py"], "mypy .", "my_shop/cart.py", False),
+        # two files fit
+        (["/app/a/shop/cart.py", "/app/b/shop/cart.py"], "mypy .", "shop/cart.py", False),
+    ],
+)
+def test_the_last_file_is_charged_if_it_alone_fits_the_path(
+    written: list[str], command: str, reported: str, charged: bool
+) -> None:
+    session = Session()
+    last = [session.write(path=path) for path in written][-1]
+    session.run(command, MYPY.replace("shop/cart.py", reported))
+    assert list(session.hints()) == ([last] if charged else [])
+
+
+def test_a_rewind_makes_files_unknown() -> None:
+    session = Session()
+    session.call("Bash", {"command": "ls"})
+    session.write()
+    session.trace.turns.append(Turn("user", "again", follows=0))
+    session.run()
+    assert session.hints() == {}

@@ -1,4 +1,4 @@
-"""What hints say."""
+"""The table of errors: whose mistake each kind is, and what its hint says."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from composer_replication.hint_generator import (
     hint_runtime_error,
     hint_tool_not_found,
     hint_type_error,
+    is_students_mistake,
     register,
 )
 
@@ -63,6 +64,21 @@ def sentences(text: str) -> int:
 def test_every_kind_of_the_students_has_a_template_and_no_other() -> None:
     # Nobody can be charged with the other outcomes: they name no line.
     assert set(HINT_TEMPLATES) == STUDENT_KINDS | (OUTCOME_KINDS - {"no_match", "failing_checks", "merge_conflict"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta", "expected"),
+    [
+        ("timeout", None, True),
+        ("timeout", {}, True),
+        ("timeout", {"students_mistake": False}, False),
+        ("user_rejected", {"students_mistake": True}, False),
+        ("test_failure", {"students_mistake": True}, True),
+        ("registered by a user", None, True),
+    ],
+)
+def test_whose_mistake_it_is(kind: str, meta: dict[str, Any] | None, expected: bool) -> None:
+    assert is_students_mistake(kind, meta) is expected
 
 
 @pytest.mark.parametrize("kind", sorted(HINT_TEMPLATES))
