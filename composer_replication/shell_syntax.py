@@ -174,6 +174,8 @@ class _Reader:
 
     def __init__(self, command: str) -> None:
         self._bytes = command.encode(errors="surrogatepass")
+        # Where a character is a byte, the tree's places are places in the text.
+        self._ascii = command if command.isascii() else None
         self._root = _parser().parse(self._bytes).root_node
 
     def script(self) -> Script | None:
@@ -187,6 +189,8 @@ class _Reader:
         return node is None or (node.child_count > 0 and node.type not in ("string", "heredoc_body"))
 
     def _text(self, start: int, end: int) -> str:
+        if self._ascii is not None:
+            return self._ascii[start:end]
         return self._bytes[start:end].decode(errors="surrogatepass")
 
     def _source(self, node: Node) -> str:
@@ -358,6 +362,8 @@ class _Reader:
 
     def _word(self, node: Node) -> str:
         kind = node.type
+        if kind == "word":
+            return _unquoted(self._source(node))
         if kind == "concatenation":
             return self._concatenated(node)
         if kind == "raw_string":

@@ -53,7 +53,7 @@ _READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?
 
 
 def call_effects(call: ToolCall) -> list[Effect]:
-    """What a call does. Arguments that are no JSON are compared as text, but for a patch."""
+    """Return the effects of a call. Arguments that are not JSON are compared as text, unless they are a patch."""
     if call.raw_arguments is not None:
         return _raw_effects(call.name, call.raw_arguments)
     name = call.name.lower()

@@ -37,8 +37,6 @@ _HARDLY_FAILS |= {"git status", "git diff", "git log", "git add"}
 # Options that say where a program runs.
 _OWN_DIRECTORY = {"git": "-C", "make": "-C", "npm": "--prefix", "yarn": "--cwd", "pnpm": "-C", "go": "-C"}
 _STATUS = re.compile(f"{ACTIVE}\\$\\{{(?:\\?|PIPESTATUS)[^}}]*\\}}")
-
-
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 # Variables about how output looks.
 _SHOWN_VARIABLES = (
@@ -279,7 +277,7 @@ def _only_tells(step: Step) -> bool:
 
 
 def _raw(parts: Iterable[str | Redirect], known: Mapping[str, str]) -> Form:
-    """What is no plain pipeline, as the words and operators that it consists of."""
+    """Return the words and operators of something that is not a plain pipeline."""
     return tuple(
         (part.descriptor, part.operator, filled_in(part.target, known))
         if isinstance(part, Redirect)
@@ -338,7 +336,7 @@ def _still_used(found: Simple, known: Mapping[str, str]) -> Iterator[str]:
     words = [*found.words, *found.variables, *(target for _, target in found.redirects), found.document or ""]
     text = " ".join(word for word in words if ACTIVE in word)
     for name, value in known.items():
-        if re.search(rf"\$[^\s]*\b{name}\b", text):
+        if re.search(rf"\$[^\s]*\b{re.escape(name)}\b", text):
             yield f"{name}={value}"
 
 
