@@ -128,7 +128,7 @@ def _steps(script: Script, around: _Surroundings, depth: int) -> Iterator[Step]:
         while len(pipelines) > 1 and pipelines[-1][0] == "||" and _is_harmless(pipelines[-1][1]):
             pipelines.pop()
         if any(operator == "||" for operator, _ in pipelines):
-            parts = (part for operator, one in pipelines for part in (operator, *flat_pipeline(one)))
+            parts = (part for operator, one in pipelines for part in (ACTIVE + operator, *flat_pipeline(one)))
             yield Step(directory=around.directory, raw=_raw(parts, around.known), in_background=item.in_background)
             continue
         for operator, pipeline in pipelines:
@@ -246,9 +246,9 @@ def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
 def _decides(before: Step, step: Step) -> bool:
     """Whether it matters that a step succeeded before another one: not if it hardly ever fails, and not for
     what only reads, unless something was to be done for it."""
-    if before.raw is not None or _only_tells(before) or all(map(_hardly_fails, before.stages)):
+    if before.raw is None and (_only_tells(before) or all(map(_hardly_fails, before.stages))):
         return False
-    if all(map(only_reads, before.stages)):
+    if before.raw is None and all(map(only_reads, before.stages)):
         return step.raw is not None or not (_only_tells(step) or all(map(only_reads, step.stages)))
     return not _only_tells(step)
 
