@@ -82,22 +82,19 @@ GROUPS: dict[str, dict[str, Callable[..., object]]] = {
 
 def labelled(half: str) -> list[dict[str, Any]]:
     """The rows of one half: two actions, whether they are the same, and the kind of case."""
-    lines = (FIXTURES / f"actions_{half}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return _rows(f"actions_{half}")
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def command_pairs() -> list[dict[str, Any]]:
     """The pairs of commands, each as a call."""
-    rows = map(json.loads, (FIXTURES / "command_pairs.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = _rows("command_pairs")
     call = "[TOOL_USE] name=Bash input="
-    return [
-        {
-            **row,
-            "kind": "command",
-            **{key: call.format(dump_json({"command": row[key]})) for key in ("first", "second")},
-        }
-        for row in rows
-    ]
+    calls = [{key: call + dump_json({"command": row[key]}) for key in ("first", "second")} for row in rows]
+    return [{**row, **actions, "kind": "command"} for row, actions in zip(rows, calls, strict=True)]
 
 
 def figures(rows: list[dict[str, Any]], comparer: Comparer) -> dict[str, Any]:
