@@ -50,9 +50,7 @@ GROUPS: dict[str, dict[str, Callable[..., object]]] = {
     "tools: files (read, write, edit)": dict.fromkeys(
         ("tool_effects._read", "tool_effects._write", "tool_effects._edit"), nothing
     ),
-    "tools: searches": dict.fromkeys(
-        ("tool_effects._search", "tool_effects._file_search", "tool_effects._files"), nothing
-    ),
+    "tools: searches": dict.fromkeys(("tool_effects._search", "tool_effects._files"), nothing),
     "tools: notebooks": {"tool_effects._notebook": nothing},
     "arguments of any tool": {"tool_effects.argument_forms": lambda _, given: (tuple(map(str, given.items())), ())},
     "patches": {"tool_effects.is_patch": is_not, "shell.effects.is_patch": is_not},
