@@ -49,9 +49,7 @@ GROUPS: dict[str, dict[str, Callable[..., object]]] = {
     "tools: files (read, write, edit)": dict.fromkeys(
         ("tool_effects._read", "tool_effects._write", "tool_effects._edit"), nothing
     ),
-    "tools: searches": dict.fromkeys(
-        ("tool_effects._search", "tool_effects._file_search", "tool_effects._files"), nothing
-    ),
+    "tools: searches": dict.fromkeys(("tool_effects._search", "tool_effects._files"), nothing),
     "tools: notebooks": {"tool_effects._notebook": nothing},
     "arguments of any tool": {"tool_effects.argument_forms": lambda _, given: (tuple(map(str, given.items())), ())},
     "patches": {"tool_effects.is_patch": is_not, "shell.effects.is_patch": is_not},
@@ -81,21 +79,19 @@ GROUPS: dict[str, dict[str, Callable[..., object]]] = {
 
 def labelled(half: str) -> list[dict[str, Any]]:
     """The rows of one half: two actions, whether they are the same, and the kind of case."""
-    lines = (FIXTURES / f"actions_{half}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    return _rows(f"actions_{half}")
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def command_pairs() -> list[dict[str, Any]]:
     """The pairs of commands, each as a call."""
-    rows = map(json.loads, (FIXTURES / "command_pairs.jsonl").read_text(encoding="utf-8").splitlines())
-    return [
-        {
-            **row,
-            "kind": "command",
-            **{key: "[TOOL_USE] name=Bash input=" + dump_json({"command": row[key]}) for key in ("first", "second")},
-        }
-        for row in rows
-    ]
+    rows = _rows("command_pairs")
+    call = "[TOOL_USE] name=Bash input="
+    calls = [{key: call + dump_json({"command": row[key]}) for key in ("first", "second")} for row in rows]
+    return [{**row, **actions, "kind": "command"} for row, actions in zip(rows, calls, strict=True)]
 
 
 def figures(rows: list[dict[str, Any]], comparer: Comparer) -> dict[str, Any]:

@@ -37,6 +37,9 @@ _LITERALS = _types("word number brace_expression extglob_pattern regex test_oper
 _EXPANSIONS = _types("simple_expansion expansion command_substitution arithmetic_expansion")
 _WORDS = _LITERALS | _EXPANSIONS | _types("string raw_string ansi_c_string concatenation variable_name")
 _REDIRECTS = _types("file_redirect heredoc_redirect herestring_redirect")
+# They say nothing, or are read with the node around them.
+_SILENT = _types("comment ; << <<- heredoc_start heredoc_body heredoc_end") | {"\n"}
+_TEST_MARKS = _types("[ ] [[ ]] ! = == != =~ < > ( ) && || -a -o")
 _SIMPLE = _types("command declaration_command unset_command variable_assignment variable_assignments")
 _STATEMENTS = _SIMPLE | _types(
     "list pipeline redirected_statement test_command subshell compound_statement for_statement c_style_for_statement "
@@ -77,7 +80,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Compound:
-    """A loop, condition, function or negation; `parts` are its words and operators in order, one ";" or newline as ";".
+    """A loop, condition, function or negation; `parts` are its words, operators and keywords, as `flat` yields them.
 
     `loop` is set for `for variable in values; do body; done`: the variable, the values and the body. `condition` is set
     for an `if` without `else`: its condition and its body.
@@ -117,28 +120,28 @@ def parse(command: str) -> Script | None:
 
 
 def flat(script: Script) -> Iterator[str | Redirect]:
-    """Yield the words, operators and redirections that a script consists of."""
+    """Yield the words, operators and redirections that a script consists of; an operator is preceded by `ACTIVE`."""
     for place, item in enumerate(script):
-        yield from (";",) if place else ()
+        yield from (f"{ACTIVE};",) if place else ()
         for operator, pipeline in item.pipelines:
-            yield from (operator,) if operator else ()
+            yield from (ACTIVE + operator,) if operator else ()
             yield from flat_pipeline(pipeline)
-        yield from ("&",) if item.in_background else ()
+        yield from (f"{ACTIVE}&",) if item.in_background else ()
 
 
 def flat_pipeline(pipeline: Pipeline) -> Iterator[str | Redirect]:
     """Yield the same of one pipeline."""
     for place, stage in enumerate(pipeline):
-        yield from ("|",) if place else ()
+        yield from (f"{ACTIVE}|",) if place else ()
         if isinstance(stage, Command):
             yield from stage.assignments
             yield from stage.words
         elif isinstance(stage, Compound):
             yield from stage.parts
         else:
-            yield "(" if stage.is_subshell else "{"
+            yield f"{ACTIVE}(" if stage.is_subshell else f"{ACTIVE}{{"
             yield from flat(stage.body)
-            yield ")" if stage.is_subshell else "}"
+            yield f"{ACTIVE})" if stage.is_subshell else f"{ACTIVE}}}"
         yield from stage.redirects
 
 
@@ -174,6 +177,8 @@ class _Reader:
 
     def __init__(self, command: str) -> None:
         self._bytes = command.encode(errors="surrogatepass")
+        # Where a character is a byte, the tree's places are places in the text.
+        self._ascii = command if command.isascii() else None
         self._root = _parser().parse(self._bytes).root_node
 
     def script(self) -> Script | None:
@@ -187,6 +192,8 @@ class _Reader:
         return node is None or (node.child_count > 0 and node.type not in ("string", "heredoc_body"))
 
     def _text(self, start: int, end: int) -> str:
+        if self._ascii is not None:
+            return self._ascii[start:end]
         return self._bytes[start:end].decode(errors="surrogatepass")
 
     def _source(self, node: Node) -> str:
@@ -261,12 +268,14 @@ class _Reader:
             has_array = any(f"={ACTIVE}(" in one for one in command.assignments)
             return Compound(tuple(flat_pipeline((command,)))) if has_array else command
         if kind == "test_command":
-            return Command(tuple(part for part in self._parts(node) if isinstance(part, str)))
+            # Of a test, operators are words.
+            marks = {f"{ACTIVE}{mark}": mark for mark in _TEST_MARKS}
+            return Command(tuple(marks.get(part, part) for part in self._parts(node) if isinstance(part, str)))
         if kind in ("subshell", "compound_statement") and node.children[0].type in ("(", "{"):
             return Group(self._items(node.children), kind == "subshell")
         parts = tuple(self._parts(node))
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
-        if kind == "for_statement" and parts[0] == "for" and variable and body and body.type == "do_group":
+        if kind == "for_statement" and parts[0] == f"{ACTIVE}for" and variable and body and body.type == "do_group":
             values = tuple(self._word(child) for child in node.children_by_field_name("value"))
             return Compound(parts, loop=(self._source(variable), values, self._items(body.children)))
         if kind == "if_statement" and not any(child.type in ("elif_clause", "else_clause") for child in node.children):
@@ -295,20 +304,24 @@ class _Reader:
     def _parts(self, node: Node) -> Iterator[str | Redirect]:
         after_statement = False
         for child in node.children:
-            if child.type in ("comment", ";", "\n"):
+            if child.type in _SILENT:
                 continue
             if child.type in _REDIRECTS:
                 words: list[str] = []
                 yield self._redirect(child, words)
                 yield from words
+                if child.type == "heredoc_redirect":
+                    yield from self._parts(child)
             elif child.type == "variable_assignment":
                 yield self._assignment(child)
-            elif child.type in _WORDS or not child.child_count:
+            elif child.type in _WORDS:
                 yield self._word(child)
+            elif not child.child_count:
+                yield ACTIVE + self._source(child)
             else:
                 is_statement = child.type in _STATEMENTS
                 if is_statement and after_statement:
-                    yield ";"
+                    yield f"{ACTIVE};"
                 yield from self._parts(child)
                 after_statement = is_statement
 
@@ -358,6 +371,8 @@ class _Reader:
 
     def _word(self, node: Node) -> str:
         kind = node.type
+        if kind == "word":
+            return _unquoted(self._source(node))
         if kind == "concatenation":
             return self._concatenated(node)
         if kind == "raw_string":

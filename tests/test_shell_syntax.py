@@ -20,6 +20,8 @@ from composer_replication.shell_syntax import (
     spelled_out,
 )
 
+MARKED = ["|", "&", ";", "&&", "||", "(", ")", ";;", "for", "in", "do", "done", "while", "case", "esac"]
+
 
 def script(command: str) -> Script:
     found = parse(command)
@@ -28,7 +30,9 @@ def script(command: str) -> Script:
 
 
 def words(command: str) -> list[str]:
-    return [part for part in flat(script(command)) if isinstance(part, str)]
+    """Words and operators, the operators without their mark."""
+    parts = [part for part in flat(script(command)) if isinstance(part, str)]
+    return [part[1:] if part[1:] in MARKED and part[0] == ACTIVE else part for part in parts]
 
 
 def redirects(command: str) -> list[Redirect]:
@@ -94,7 +98,7 @@ def test_loops_and_conditions() -> None:
     ((_, (loop,)),) = item.pipelines
     assert isinstance(loop, Compound)
     assert loop.loop == ("f", ("1", "2 3"), (alone(A), alone(B)))
-    assert loop.parts == ("for", "f", "in", "1", "2 3", "do", "a", ";", "b", "done")
+    assert words("for f in 1 '2 3'\ndo a; b; done") == ["for", "f", "in", "1", "2 3", "do", "a", ";", "b", "done"]
     assert loop.redirects == (Redirect("2", ">&", "1"),)
     (item,) = script("if a; then b; c; fi")
     ((_, (condition,)),) = item.pipelines
@@ -108,6 +112,14 @@ def test_loops_and_conditions() -> None:
     assert words("case $x in a|b) c;; *) d; e;; esac") == [
         "case", f"{ACTIVE}${{x}}", "in", "a", "|", "b", ")", "c", ";;", f"{ACTIVE}*", ")", "d", ";", "e", ";;", "esac",
     ]  # fmt: skip
+
+
+def test_an_operator_is_no_word() -> None:
+    for one, other in (("a '|' b || c", "a | b || c"), ("while a 'do'; do b; done", "while a; do b; done")):
+        assert list(flat(script(one))) != list(flat(script(other)))
+    # What stands beside a here-document inside of a loop.
+    one = "while a; do b <<E | c\n1\nE\ndone"
+    assert list(flat(script(one))) != list(flat(script(one.replace("c", "d"))))
 
 
 def test_redirections() -> None:

@@ -1,1 +1,1 @@
-"""When actions are the same: comparers, clusters of equal actions, and the vote over them."""
+"""Whether actions are the same: comparers, clusters of equal actions, and the vote over them."""

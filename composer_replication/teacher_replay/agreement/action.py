@@ -28,6 +28,8 @@ class ActionComparer:
 
     def __init__(self) -> None:
         self._fuzz = require("rapidfuzz.fuzz", "replay")
+        # Needed as soon as texts are compared: what is missing is told before anything is done.
+        require("snowballstemmer", "replay")
         self._known: dict[str, _Action] = {}
 
     def __call__(self, first: Turn, second: Turn, /) -> Comparison:

@@ -1,4 +1,4 @@
-"""When two pieces of code are the same: comments in other words and the style of quotes do not count."""
+"""Whether two pieces of code are the same: comments in other words and the style of quotes do not count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HASH = word_set(
     "py pyi sh bash zsh rb yml yaml toml cfg ini mk r pl conf tf dockerfile makefile ex exs jl nim cr ps1 "
     "graphql dockerignore editorconfig"
 )
-# Behind a value, a hash belongs to it.
+# After a value, a hash belongs to it.
 _HASH_LINES = word_set("cfg ini conf dockerfile dockerignore editorconfig")
 _SLASH = word_set("js jsx mjs cjs ts tsx go c h cc cpp hpp rs java kt swift scala cs php dart scss proto vue")
 # Text stands here between tags, with slashes that are its own.
@@ -108,8 +108,8 @@ def _is_docstring(found: re.Match[str], *, is_part: bool) -> bool:
     if not found[0].startswith(('"""', "'''")):
         return False
     before = found.string[: found.start()]
-    behind = found.string[found.end() :].partition("\n")[0].strip()
-    if before.rpartition("\n")[2].strip() or (behind and not behind.startswith("#")):
+    after = found.string[found.end() :].partition("\n")[0].strip()
+    if before.rpartition("\n")[2].strip() or (after and not after.startswith("#")):
         return False
     if _OPENS_BODY.fullmatch(before.rstrip().rpartition("\n")[2]):
         return True
@@ -145,7 +145,7 @@ def _comment_pattern(language: str, *, has_tags: bool) -> str | None:
 
 
 def python_form(code: str) -> str | None:
-    """What a piece of Python is compared by: its tree, with named arguments in order; None if it is no Python."""
+    """Return the tree of a piece of Python as a text, with named arguments in order; None if it is not Python."""
     tree = _tree(code)
     if tree is None:
         return None

@@ -104,7 +104,7 @@ def _overlap(first: Edit, second: Edit) -> bool:
 
 
 def _trimmed(edit: Edit) -> tuple[str, str, str, str]:
-    """What stands before a change, what goes, what comes, what stands behind it."""
+    """Split an edit into the text before the change, the old text, the new text and the text after it."""
     head = _common_length(edit.old, edit.new)
     tail = min(_common_length(edit.old[::-1], edit.new[::-1]), min(len(edit.old), len(edit.new)) - head)
     old_end, new_end = len(edit.old) - tail, len(edit.new) - tail
@@ -164,7 +164,7 @@ def is_patch(text: str) -> bool:
 
 
 def patch_changes(text: str) -> Iterator[tuple[str, str, str | Edit]]:
-    """What a patch does to each file: (kind, path, what).
+    """Yield the changes that a patch makes, file by file: (kind, path, what).
 
     The kinds: "edit" with an `Edit`, "write" with the content, "move" with the new path, "delete" and "patch" with "";
     "patch" is a part that is not understood, and its path is its text.

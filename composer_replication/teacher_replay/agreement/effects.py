@@ -15,12 +15,12 @@ from composer_replication.teacher_replay.agreement.shell.lines import Form
 # Beyond this, sequences are not searched for a common order.
 _MOST_EFFECTS = 300
 NOTES = frozenset({"\0notes"})
-"""What an effect touches that only writes down what is to be done: nothing else depends on it."""
+"""`Effect.touches` of an effect that only notes what is to be done: nothing else depends on it."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What is done, in a form to compare.
+    """One thing that is done, in a form to compare.
 
     `local` has paths as they were written, `resolved` has them seen from `directory` (None: not known). `is_bound`
     says that the directory matters through these paths alone. `prose` and `code` are texts that may be worded
@@ -69,7 +69,7 @@ def move_effect(source: str, target: str, directory: str | None = None) -> Effec
 
 
 def patch_effects(text: str, directory: str | None = None) -> list[Effect]:
-    """What a patch does to each file."""
+    """Return the effects of a patch, file by file."""
     return [_change_effect(*change, directory) for change in patch_changes(text)]
 
 
@@ -84,7 +84,7 @@ def _change_effect(kind: str, path: str, what: str | Edit, directory: str | None
 
 
 def same_effect(first: Effect, second: Effect) -> float | None:
-    """How alike two effects are that are the same (1.0, or the likeness of their texts); None if they are not."""
+    """Return how alike two equal effects are (1.0, or the likeness of their texts); None if they are not the same."""
     if not _same_form(first, second) or len(first.prose) != len(second.prose) or len(first.code) != len(second.code):
         return None
     if any(_differ(getattr(first, name), getattr(second, name)) for name in ("ending", "joint", "limit")):
@@ -121,9 +121,11 @@ def _restates(first: str | None, second: str | None) -> bool:
 
 
 def same_effects(first: Sequence[Effect], second: Sequence[Effect]) -> float | None:
-    """How alike two sequences are that come to the same; None if they do not. Independent effects may change places.
+    """Return how alike two sequences are that come to the same; None if they do not.
 
-    Each effect of the first is looked for in the second; it may be behind others only if it is independent of them.
+    Independent effects may change places.
+
+    Each effect of the first is looked for in the second; it may come after others only if it is independent of them.
     """
     if len(first) != len(second):
         return None

@@ -1,4 +1,4 @@
-"""When two texts say the same.
+"""Whether two texts say the same.
 
 Likeness alone cannot tell: "safe" and "not safe" are very alike. So names, numbers, paths and negations must be the
 same on both sides, and a text that is another one but for a word means something else. What is left is compared by the
@@ -60,18 +60,16 @@ _STANDINGS = {
 }
 _DUTY = re.compile(r"\b(?:must|has to|have to|needs? to|required to)\b", re.IGNORECASE)
 _LEAVE = re.compile(r"\b(?:may|might|can|could|optionally)\b", re.IGNORECASE)
-# How far behind a negation the word may stand that it denies.
+# How far after a negation the word may stand that it denies.
 _DENIED_WITHIN = 4
 _CAMEL = re.compile(r"[a-z][A-Z]|[A-Z]{2}|^(?:NULL|null|nil)$")
 _PHRASES = [(re.compile(phrase, re.IGNORECASE), word) for phrase, word in PHRASES.items()]
 # "y because x", "since x, y", "x, so y": where the cause stands.
-_CAUSE_BEHIND = re.compile(r"\b(?:because|since|as|due to)\b([^.;!?]*)", re.IGNORECASE)
+_CAUSE_AFTER = re.compile(r"\b(?:because|since|as|due to)\b([^.;!?]*)", re.IGNORECASE)
 _CAUSE_FIRST = re.compile(r"(?:^|[.;!?]\s+)(?:because|since|as)\b([^.,;!?]*),", re.IGNORECASE)
 _CAUSE_BEFORE = re.compile(
     r"(?:^|[.;!?]\s+)([^.;!?]*?),?\s(?:so|therefore|hence|which is why|that is why)\b", re.IGNORECASE
 )
-
-
 # How much of what both say must be common. In a short text every word weighs; if no name holds two texts together and
 # each has words of its own, these may be the point.
 _ALIKE_ENOUGH = 0.65
@@ -88,11 +86,11 @@ _LONGEST = 20_000
 
 @dataclass(frozen=True)
 class Text:
-    """What a text consists of.
+    """The parts of a text that are compared.
 
     `tokens` are its words and names in lower case, `content` the meanings of those that carry content. `names` are
-    numbers, paths, options and identifiers. `directions` are names behind "from", "to" and the like, `cause` is the
-    content of what it gives as a reason. `denied` are the meanings behind negations, `answer` is the "yes" or "no" it
+    numbers, paths, options and identifiers. `directions` are names after "from", "to" and the like, `cause` is the
+    content of what it gives as a reason. `denied` are the meanings after negations, `answer` is the "yes" or "no" it
     begins with, `headings` the content of its headings. `standing` says whether the speaker has done, will do or can do
     it, `duty` whether something must or may be done (None: neither or both). `is_whole` is False if it was too long to
     be read to its end.
@@ -162,7 +160,7 @@ def _usual_text(text: str) -> str:
 
 
 def _cause(text: str) -> str:
-    for pattern in (_CAUSE_FIRST, _CAUSE_BEHIND, _CAUSE_BEFORE):
+    for pattern in (_CAUSE_FIRST, _CAUSE_AFTER, _CAUSE_BEFORE):
         if (found := pattern.search(text)) is not None:
             return found[1]
     return ""
@@ -191,14 +189,14 @@ def _content(pairs: Sequence[tuple[str, bool]]) -> Iterator[str]:
 
 
 def _denied(pairs: Sequence[tuple[str, bool]]) -> Iterator[str]:
-    """The first word with content behind each negation."""
+    """The first word with content after each negation."""
     for place, (token, _) in enumerate(pairs):
         if is_negation(token):
             yield from list(_content(pairs[place + 1 : place + 1 + _DENIED_WITHIN]))[:1]
 
 
 def is_negation(token: str) -> bool:
-    """Whether a word denies what stands behind it."""
+    """Whether a word denies what comes after it."""
     return token in NEGATIONS or token.endswith("n't")
 
 
@@ -236,7 +234,7 @@ def likeness(
         return Comparison(False, fuzz.ratio(first[:_LONGEST], second[:_LONGEST]) / 100)
     one, other = taken_apart(first), taken_apart(second)
     if not one.is_whole or not other.is_whole:
-        # What stands behind the limit was not looked at.
+        # What comes after the limit was not looked at.
         return Comparison(False, fuzz.ratio(first, second) / 100)
     if not one.content or not other.content:
         # Nothing but little words: "Yes." against "OK, go on." cannot be told apart by them.

@@ -12,6 +12,7 @@ from composer_replication.coding_tools import (
     CODE_TOOLS,
     COMMAND_TOOLS,
     CONTENT_KEYS,
+    DIRECTORY_KEYS,
     LIST_TOOLS,
     PATH_KEYS,
     PLAN_TOOLS,
@@ -34,6 +35,7 @@ from composer_replication.teacher_replay.agreement.effects import NOTES, Effect,
 from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.shell.effects import line_edit, shell_effects
 from composer_replication.teacher_replay.agreement.shell.files import Lines
+from composer_replication.teacher_replay.agreement.shell.lines import Form
 from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
 from composer_replication.teacher_replay.agreement.shell.searches import (
     FILE_TYPES,
@@ -53,12 +55,12 @@ _READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?
 
 
 def call_effects(call: ToolCall) -> list[Effect]:
-    """What a call does. Arguments that are no JSON are compared as text, but for a patch."""
+    """Return the effects of a call. Arguments that are not JSON are compared as text, unless they are a patch."""
     if call.raw_arguments is not None:
         return _raw_effects(call.name, call.raw_arguments)
     name = call.name.lower()
     arguments = {key: value for key, value in call.arguments.items() if value is not None}
-    for reader in (_shell, _edit, _read, _write, _search, _file_search, _files, _notebook, _patch, _line_edit):
+    for reader in (_shell, _edit, _read, _write, _search, _files, _notebook, _patch, _line_edit):
         found = reader(name, arguments)
         if found is not None:
             return found
@@ -144,12 +146,8 @@ def _edit(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
         return None
     edits = arguments.get("edits")
     if isinstance(edits, list) and edits and _only(arguments, *PATH_KEYS, "edits", "command"):
-        changes = [_change(one) if isinstance(one, dict) else None for one in edits]
-        return (
-            None
-            if None in changes
-            else [on_path("edit", path, edit=change) for change in changes if change is not None]
-        )
+        changes = [change for one in edits if isinstance(one, dict) and (change := _change(one)) is not None]
+        return [on_path("edit", path, edit=change) for change in changes] if len(changes) == len(edits) else None
     change = _change(arguments)
     return None if change is None else [on_path("edit", path, edit=change)]
 
@@ -172,9 +170,7 @@ def _read(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     if path is None or not is_view or not _only(arguments, *PATH_KEYS, *ranges, "command"):
         return None
     shown = _shown_lines(arguments)
-    if shown is None:
-        return None
-    return [on_path("view", path, shown, reads=True)]
+    return None if shown is None else [on_path("view", path, shown, reads=True)]
 
 
 def _shown_lines(arguments: Mapping[str, Any]) -> Lines | None:
@@ -232,37 +228,29 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     )
     if (skipped := scalar(arguments.get("offset", 0))) != "0":
         form = (*form, ("offset", skipped))
-    return [effect(*form, reads=True, touches=frozenset({path}))]
-
-
-def _file_search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    text, file = text_of(arguments, ("search_term",)), text_of(arguments, ("file", "file_path"))
-    if (
-        name != "search_file"
-        or text is None
-        or file is None
-        or not _only(arguments, "search_term", "file", "file_path")
-    ):
-        return None
-    path = normal_path(file)
-    return [effect(*search_form(extended_pattern(text, "fixed"), [path]), reads=True, touches=frozenset({path}))]
+    return _looks(form, path)
 
 
 def _files(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
-    path = normal_path(text_of(arguments, ("path", "dir_path")) or ".")
-    if (
-        name == "glob"
-        and (pattern := text_of(arguments, ("pattern",))) is not None
-        and _only(arguments, "pattern", "path")
-    ):
-        return [effect(*files_form(pattern, path), reads=True, touches=frozenset({path}))]
-    if name == "find_file" and (file := text_of(arguments, ("file_name",))) is not None:
-        folder = normal_path(text_of(arguments, ("dir", "dir_path")) or ".")
-        if _only(arguments, "file_name", "dir", "dir_path"):
-            return [effect(*files_form(f"**/{file}", folder), reads=True, touches=frozenset({folder}))]
-    if name in LIST_TOOLS and _only(arguments, "path", "dir_path"):
-        return [effect("ls", (), (path,), (), (), None, None, reads=True, touches=frozenset({path}))]
+    """Searches for files by name, searches in one file, listings."""
+    folder = normal_path(text_of(arguments, ("path", *DIRECTORY_KEYS)) or ".")
+    pattern, file_name = text_of(arguments, ("pattern",)), text_of(arguments, ("file_name",))
+    text, file = text_of(arguments, ("search_term",)), text_of(arguments, ("file", "file_path"))
+    if name == "glob" and pattern is not None and _only(arguments, "pattern", "path"):
+        return _looks(files_form(pattern, folder), folder)
+    if name == "find_file" and file_name is not None and _only(arguments, "file_name", "dir", "dir_path"):
+        return _looks(files_form(f"**/{file_name}", folder), folder)
+    if name == "search_file" and text is not None and file is not None:
+        if _only(arguments, "search_term", "file", "file_path"):
+            path = normal_path(file)
+            return _looks(search_form(extended_pattern(text, "fixed"), [path]), path)
+    elif name in LIST_TOOLS and _only(arguments, "path", "dir_path"):
+        return _looks(("ls", (), (folder,), (), (), None, None), folder)
     return None
+
+
+def _looks(form: Form, path: str) -> list[Effect]:
+    return [effect(*form, reads=True, touches=frozenset({path}))]
 
 
 def _notebook(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
@@ -296,11 +284,7 @@ def _patch(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
 def _line_edit(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     text = text_of(arguments, ("replacement_text",))
     start, stop = _number(arguments.get("start_line")), _number(arguments.get("end_line"))
-    if (
-        text is None
-        or start is None
-        or stop is None
-        or not _only(arguments, "replacement_text", "start_line", "end_line")
-    ):
+    if text is None or start is None or stop is None:
         return None
-    return [line_edit(start, stop, text)]
+    is_whole = _only(arguments, "replacement_text", "start_line", "end_line")
+    return [line_edit(start, stop, text)] if is_whole else None

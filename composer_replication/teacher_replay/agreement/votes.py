@@ -58,7 +58,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a tally comes to.
+    """The result of a tally.
 
     `outcome` is "pair", "none", or "open" while answers still to come decide. The other fields describe the votes so
     far: the place of the leading rival in the tally (None if there is none), how many teachers support it, by how many

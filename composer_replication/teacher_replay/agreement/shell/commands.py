@@ -1,4 +1,4 @@
-"""What the options of known commands mean: one table, to be read and extended.
+"""The options of known commands and their meanings: one table, to be read and extended.
 
 An entry begins with the names of commands and, after the colon, what is true of them (see `Command`). Below are their
 options: the spellings of one are joined by "/" and the first stands for all; a final "=" says that it takes a value.
@@ -267,7 +267,7 @@ _BEFORE = {
 
 @dataclass(frozen=True)
 class Command:
-    """How a command's line is read.
+    """The options and traits by which a command's line is read.
 
     `spellings` maps each option to the one that stands for it; `valued` take a value; `shown` are left out; `defaults`
     go without saying. `traits`: "reads" (it changes nothing, so it may change places with others that read), "bound"

@@ -23,8 +23,6 @@ from composer_replication.teacher_replay.agreement.shell.steps import Step, Unre
 
 _LONGEST = 200_000
 _LINE_EDIT = re.compile(r"edit (\d+):(\d+)\n(.*?)\n?end_of_edit\s*", re.DOTALL)
-
-
 _ARRANGES = ("cat", "less", "more", "nl", "column")
 _VIEWERS = ("cat", "head", "tail", "sed", "nl", "bat", "less")
 # How many words stand before the files that a filter reads.
@@ -34,7 +32,7 @@ Stages = tuple[tuple[Line, ...], tuple[str | None, ...]]
 
 
 def shell_effects(command: str, directory: str | None = None, *, in_background: bool = False) -> list[Effect]:
-    """What a command does, step by step; a command that cannot be read is one effect, compared by its text."""
+    """Return the effects of a command, step by step; one that cannot be read is one effect, compared by its text."""
     if (found := _LINE_EDIT.fullmatch(command.strip())) is not None:
         return [line_edit(int(found[1]), int(found[2]), found[3])]
     try:

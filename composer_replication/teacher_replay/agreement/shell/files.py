@@ -12,8 +12,6 @@ _RANGE = re.compile(r"(\d+)(?:,(\d+|\$))?p(?:;\d*q)?")
 
 Lines = tuple[int, int | None]
 """The first and the last line that are shown; a negative first one counts from the end, None is the end."""
-
-
 _SUBSTITUTION = re.compile(r"s/((?:[^/\\]|\\.)*)/((?:[^/\\]|\\.)*)/(g?)")
 _KINDS = {">": "write", ">|": "write", ">>": "append"}
 
@@ -70,7 +68,7 @@ def _within(shown: Lines, start: int, stop: int | None) -> Lines:
 
 
 def written(line: Line, document: str | None) -> tuple[str, str, str] | None:
-    """How a file is written ("write", "append"), which one, and with what; None if the command does not only that."""
+    """Return ("write" or "append", the file, its content) of a command that only writes a file; None for any other."""
     target = _target(line)
     content = document if document is not None and line.name in ("cat", "tee") else None
     if document is None:
@@ -113,8 +111,7 @@ def _unescaped(text: str) -> str:
 
 
 def literal_substitution(line: Line) -> tuple[str, str, bool, tuple[str, ...]] | None:
-    """What `sed -i s/old/new/` replaces by what, whether everywhere in a line, in which files; None if it is no plain
-    text."""
+    """Return (old, new, everywhere in a line, files) of a `sed -i s/old/new/` of plain text; None for any other."""
     if line.name != "sed" or line.options != (("-i", ""),) or len(line.operands) < 2:
         return None
     found = _SUBSTITUTION.fullmatch(line.operands[0])

@@ -7,13 +7,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from composer_replication.coding_tools import word_set
 from composer_replication.shell_syntax import ACTIVE
 from composer_replication.teacher_replay.agreement.paths import seen_from
 from composer_replication.teacher_replay.agreement.shell.commands import UNKNOWN, Command, commands, subcommands
 from composer_replication.teacher_replay.agreement.shell.meanings import usual_line, usual_words
 
 Form = tuple[object, ...]
-"""What two commands are compared by; it can be hashed."""
+"""The form in which commands are compared; it can be hashed."""
 
 # Said by any program about what it prints.
 _SHOWN_ANYWHERE = re.compile(r"--(?:no-)?(?:colou?rs?|pager|progress)(?:=.*)?|--(?:quiet|silent|verbose)")
@@ -32,32 +33,22 @@ _LONG_FOR_SHORT = {"--verbose": "-v", "--quiet": "-q", "-h": "--help"}
 _NUMBER_OPTION = re.compile(r"-(\d+)")
 _SYSTEM_FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/", "/usr/sbin/", "/sbin/")
 _PROGRAM_NAMES = {
-    "python3": "python",
-    "pip3": "pip",
-    "py.test": "pytest",
-    "apt": "apt-get",
-    "nodejs": "node",
-    "ripgrep": "rg",
-    ".": "source",
-    "[": "test",
-    "[[": "test",
-    "gsed": "sed",
-    "ggrep": "grep",
-}
-# Modules that are programs too: `python -m pytest` is `pytest`.
-_MODULE_PROGRAMS = {
-    "pytest", "pip", "black", "ruff", "mypy", "flake8", "isort", "pylint", "coverage", "tox", "nox", "uvicorn",
-    "gunicorn", "flask", "alembic", "celery", "jupyter", "twine", "virtualenv", "pyright", "bandit", "poetry", "uv",
-    "scrapy", "mkdocs", "pipenv", "django", "pdm", "ipython", "hatch", "streamlit", "vulture",
+    "python3": "python", "pip3": "pip", "py.test": "pytest", "apt": "apt-get", "nodejs": "node", ".": "source",
+    "[": "test", "[[": "test",
 }  # fmt: skip
-# Programs that run the command behind them in another environment or as another user.
+# Modules that are programs too: `python -m pytest` is `pytest`.
+_MODULE_PROGRAMS = word_set(
+    "pytest pip black ruff mypy flake8 isort pylint coverage tox nox uvicorn gunicorn flask alembic celery jupyter "
+    "twine virtualenv pyright bandit poetry uv mkdocs pipenv pdm ipython hatch streamlit"
+)
+# Programs that run the command after them in another environment or as another user.
 _PREFIXES = (
     "uv run", "poetry run", "pipenv run", "pdm run", "hatch run", "rye run", "bundle exec", "npx", "sudo", "bunx",
 )  # fmt: skip
-# Behind the name of a script stand its own arguments.
+# After the name of a script stand its own arguments.
 _RUN_SCRIPTS = ("npm run", "yarn run", "pnpm run")
 # Programs whose words are a language of their own.
-_TAKEN_AS_WRITTEN = ("find", "awk", "gawk", "echo", "printf", "test", "expr", "cd", "source", "export")
+_TAKEN_AS_WRITTEN = ("find", "awk", "echo", "printf", "test", "expr", "cd", "source", "export")
 
 
 @dataclass(frozen=True)
@@ -102,7 +93,7 @@ class Line:
         return replace(self, options=options, shown=(), inner=inner)
 
     def form(self, directory: str | None) -> Form:
-        """What the line is compared by, its operands seen from a directory."""
+        """Return the form in which the line is compared, its operands seen from a directory."""
         operands = tuple(self._operand(operand, directory) for operand in self.operands)
         if self.name == "rsync":
             # What is in a folder, or the folder.
@@ -130,7 +121,7 @@ def into_folder(line: Line) -> Line:
 
 
 def tidy(word: str, directory: str | None = None) -> str:
-    """A word with its path in normal form, if it is one; the node of a test (`a.py::test`) stays behind it."""
+    """A word with its path in normal form, if it is one; the node of a test (`a.py::test`) stays after it."""
     path, separator, rest = word.partition("::")
     if not path or path.startswith("-") or path.endswith("...") or re.search(r"[\s=:|(<>@,^~]", path[1:]):
         return word
@@ -198,8 +189,8 @@ def _read(name: str, arguments: list[str], before: Sequence[tuple[str, str]] = (
 
 
 def _inner(name: str, rest: list[str]) -> Line | None:
-    """The line of the program that runs inside; behind a script of its own, its options and operands alone."""
-    if name in ("docker run", "docker exec", "docker compose exec", "docker compose run", "ssh"):
+    """The line of the program that runs inside; after a script of its own, its options and operands alone."""
+    if name in ("docker run", "docker exec", "docker compose exec", "docker compose run"):
         return read_line(rest[1:])
     options, operands = _options(rest[1:], UNKNOWN)
     line = _line("", options, operands, UNKNOWN)
@@ -332,7 +323,7 @@ def _option(word: str, following: str | None, command: Command) -> list[tuple[st
 
 
 def _in_order(cluster: str) -> str:
-    """Letters behind a dash in one order: whichever they are, they are the same ones."""
+    """Letters after a dash in one order: whichever they are, they are the same ones."""
     return "-" + "".join(sorted(cluster[1:])) if re.fullmatch(r"-[A-Za-z]{2,6}", cluster) else cluster
 
 

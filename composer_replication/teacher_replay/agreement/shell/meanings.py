@@ -33,8 +33,6 @@ _YARN_OWN = word_set(
     "fetch env"
 )
 _LETTERS = re.compile(r"[A-Za-z]+")
-
-
 _SENDS = ("-d", "--data-binary", "-F", "--data-urlencode", "--json")
 _KUBERNETES_KINDS = {"po": "pods", "pod": "pods", "svc": "services", "deploy": "deployments", "ns": "namespaces"}
 _SUBSTITUTION = re.compile(r"s([^\w\s\\])(.*)\1([gimI0-9]*)", re.DOTALL)
@@ -208,7 +206,7 @@ def _sed(line: Line) -> Line:
 
 
 def _awk(line: Line) -> Line:
-    """The program in one spelling, behind its field separator."""
+    """The program in one spelling, after its field separator."""
     operands = list(line.operands)
     options: tuple[tuple[str, str], ...] = ()
     if operands and operands[0].startswith("-F"):

@@ -1,4 +1,4 @@
-"""Which commands only look (they ask, test or check, and may change places), and which do what cannot be undone."""
+"""Commands that only read (they ask, test or check, and may change places), and commands that destroy or publish."""
 
 from __future__ import annotations
 
@@ -6,37 +6,31 @@ import re
 
 from composer_replication.teacher_replay.agreement.shell.lines import Line
 
+
+def _names(table: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in table.split(","))
+
+
 # These rewrite files if told so, and those unless told otherwise.
 _FIXERS = {"ruff check": "--fix", "eslint": "--fix", "cargo clippy": "--fix"}
-_FORMATTERS = {
-    "black": "--check",
-    "isort": "--check",
-    "ruff format": "--check",
-    "prettier": "-c",
-    "cargo fmt": "--check",
-}
-_ASKS = frozenset(
-    {
-        "pwd", "whoami", "date", "env", "hostname", "uptime", "nproc", "id", "awk", "test", "npm ls", "npm view",
-        "npm outdated", "pip show", "pip freeze", "pip check", "docker image ls", "docker inspect", "docker info",
-        "cargo tree", "go list", "go env", "go version", "git describe", "git ls-remote", "git ls-tree", "git shortlog",
-        "git rev-list", "git merge-base", "cargo test", "phpunit", "rspec", "jest", "tox", "mix test", "ctest",
-        "pyright", "pylint", "bandit", "tsc", "shellcheck", "hadolint", "golangci-lint", "rubocop",
-        "python -m unittest",
-    }
-)  # fmt: skip
-_RUNS = ("npm run", "yarn run", "pnpm run", "make", "mvn", "gradle", "tox", "just", "rake")
+_FORMATTERS = {"black": "--check", "isort": "--check", "ruff format": "--check", "prettier": "-c"}
+_ASKS = _names(
+    "pwd, whoami, date, env, hostname, uptime, nproc, id, uname, stat, file, cut, tr, awk, test, pgrep, npm ls,"
+    "npm view, npm outdated, pip list, pip show, pip freeze, pip check, docker image ls, docker inspect, docker info,"
+    "cargo tree, go list, go env, go version, git blame, git describe, git ls-files, git ls-remote, git ls-tree,"
+    "git shortlog, git rev-list, git merge-base, cargo test, phpunit, rspec, jest, tox, mix test, flake8, pyright,"
+    "pylint, bandit, tsc, shellcheck, golangci-lint, rubocop, python -m unittest"
+)
+_RUNS = _names("npm run, yarn run, pnpm run, make, mvn, gradle, tox, just, rake")
 _CHECK = re.compile(r"(?:test|lint|check|typecheck|type-check|types|vet|audit)(?:[:-][\w:-]+)?")
-_SENDS_OR_SAVES = ("-X", "-d", "-F", "-o", "-O", "-T", "--json", "--data-binary")
+_SENDS_OR_SAVES = ("-X", "-d", "-F", "-o", "-O", "-T", "--json", "--data-binary", "--data-raw")
 _LISTS = ("-a", "-r", "-v", "-vv", "--list", "--show-current")
 _KUBECTL_ASKS = ("get", "describe", "logs", "top", "version", "explain")
-_DESTROY_OR_PUBLISH = frozenset(
-    {
-        "rm", "rmdir", "mv", "truncate", "dd", "shred", "git reset", "git clean", "git push", "git restore", "git rm",
-        "npm publish", "yarn publish", "pnpm publish", "cargo publish", "twine", "terraform", "docker push", "rsync",
-        "poetry publish", "uv publish", "gh release",
-    }
-)  # fmt: skip
+_DESTROY_OR_PUBLISH = _names(
+    "rm, rmdir, mv, truncate, dd, shred, git reset, git clean, git push, git restore, git rm, npm publish,"
+    "yarn publish, pnpm publish, cargo publish, twine, terraform, docker push, rsync, poetry publish, uv publish,"
+    "gh release"
+)
 
 
 def destroys_or_publishes(line: Line) -> bool:
@@ -71,9 +65,7 @@ def only_reads(line: Line) -> bool:
     if line.name == "sed":
         return line.option("-i") is None
     if line.name == "curl":
-        return all(
-            line.option(name) is None for name in ("-X", "-d", "-F", "-o", "-O", "-T", "--json", "--data-binary")
-        )
+        return all(line.option(name) is None for name in _SENDS_OR_SAVES)
     if line.name == "kubectl":
         return line.operands[:1] != () and line.operands[0] in _KUBECTL_ASKS
     if line.inner is not None and line.inner.name:

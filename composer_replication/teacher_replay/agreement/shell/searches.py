@@ -39,7 +39,7 @@ def search_form(
     after: int = 0,
     directory: str | None = None,
 ) -> Form:
-    """What a search is compared by; `pattern` is an extended regular expression."""
+    """Return the form of a search; `pattern` is an extended regular expression."""
     flagged = set(flags)
     pattern = usual_pattern(pattern)
     if not flagged & {"-o", "-x", "-w"}:
@@ -56,7 +56,7 @@ def search_form(
 
 
 def line_search_form(line: Line, directory: str | None, *, is_filter: bool = False) -> Form | None:
-    """What a `grep` or `rg` is compared by; None if it does something else than search."""
+    """Return the form of a `grep` or `rg`; None if it does something else than search."""
     if line.name not in ("grep", "rg") or any(option not in _UNDERSTOOD for option, _ in line.options):
         return None
     patterns = [globs_as_text(value) for value in line.values("-e")]
@@ -154,7 +154,7 @@ def _choices(glob: str) -> list[str]:
 
 
 def files_form(pattern: str, path: str = ".", *, directory: str | None = None) -> Form:
-    """What a search for files by name is compared by."""
+    """Return the form of a search for files by name."""
     return ("files", tuple(sorted(_file_globs(pattern, path, directory))), ())
 
 
@@ -166,7 +166,7 @@ def _file_globs(pattern: str, path: str, directory: str | None) -> set[str]:
 
 
 def find_form(line: Line, directory: str | None) -> Form:
-    """What a `find` is compared by: the names it looks for, or its tests in any order if they only test."""
+    """Return the form of a `find`: the names it looks for, or its tests in any order if they only test."""
     paths, words = _paths_and_tests(line)
     named = _names(words)
     if named is not None:

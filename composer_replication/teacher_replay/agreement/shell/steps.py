@@ -37,8 +37,6 @@ _HARDLY_FAILS |= {"git status", "git diff", "git log", "git add"}
 # Options that say where a program runs.
 _OWN_DIRECTORY = {"git": "-C", "make": "-C", "npm": "--prefix", "yarn": "--cwd", "pnpm": "-C", "go": "-C"}
 _STATUS = re.compile(f"{ACTIVE}\\$\\{{(?:\\?|PIPESTATUS)[^}}]*\\}}")
-
-
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 # Variables about how output looks.
 _SHOWN_VARIABLES = (
@@ -130,7 +128,7 @@ def _steps(script: Script, around: _Surroundings, depth: int) -> Iterator[Step]:
         while len(pipelines) > 1 and pipelines[-1][0] == "||" and _is_harmless(pipelines[-1][1]):
             pipelines.pop()
         if any(operator == "||" for operator, _ in pipelines):
-            parts = (part for operator, one in pipelines for part in (operator, *flat_pipeline(one)))
+            parts = (part for operator, one in pipelines for part in (ACTIVE + operator, *flat_pipeline(one)))
             yield Step(directory=around.directory, raw=_raw(parts, around.known), in_background=item.in_background)
             continue
         for operator, pipeline in pipelines:
@@ -248,9 +246,9 @@ def _changes_surroundings(words: Sequence[str], around: _Surroundings) -> bool:
 def _decides(before: Step, step: Step) -> bool:
     """Whether it matters that a step succeeded before another one: not if it hardly ever fails, and not for
     what only reads, unless something was to be done for it."""
-    if before.raw is not None or _only_tells(before) or all(map(_hardly_fails, before.stages)):
+    if before.raw is None and (_only_tells(before) or all(map(_hardly_fails, before.stages))):
         return False
-    if all(map(only_reads, before.stages)):
+    if before.raw is None and all(map(only_reads, before.stages)):
         return step.raw is not None or not (_only_tells(step) or all(map(only_reads, step.stages)))
     return not _only_tells(step)
 
@@ -279,7 +277,7 @@ def _only_tells(step: Step) -> bool:
 
 
 def _raw(parts: Iterable[str | Redirect], known: Mapping[str, str]) -> Form:
-    """What is no plain pipeline, as the words and operators that it consists of."""
+    """Return the words and operators of something that is not a plain pipeline."""
     return tuple(
         (part.descriptor, part.operator, filled_in(part.target, known))
         if isinstance(part, Redirect)
@@ -338,7 +336,7 @@ def _still_used(found: Simple, known: Mapping[str, str]) -> Iterator[str]:
     words = [*found.words, *found.variables, *(target for _, target in found.redirects), found.document or ""]
     text = " ".join(word for word in words if ACTIVE in word)
     for name, value in known.items():
-        if re.search(rf"\$[^\s]*\b{name}\b", text):
+        if re.search(rf"\$[^\s]*\b{re.escape(name)}\b", text):
             yield f"{name}={value}"
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from composer_replication.shell_syntax import ACTIVE
 from composer_replication.teacher_replay.agreement.shell.effects import shell_effects
 from composer_replication.teacher_replay.agreement.shell.steps import UnreadableCommandError, shell_steps
 
 
 def ran(command: str, directory: str | None = None) -> list[tuple[str | None, str]]:
     """Where each step runs, and the names in its pipeline; for what is no plain pipeline, the words as they are."""
-    return [
-        (
-            step.directory,
-            " | ".join(line.name for line in step.stages) if step.raw is None else f"raw {step.raw[0] or step.raw[1]}",
-        )
-        for step in shell_steps(command, directory)
-    ]
+    found = []
+    for step in shell_steps(command, directory):
+        names = [line.name for line in step.stages] if step.raw is None else [f"raw {step.raw[0]}".replace(ACTIVE, "")]
+        found.append((step.directory, " | ".join(names)))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def ran(command: str, directory: str | None = None) -> list[tuple[str | None, st
         ("case $x in a) b;; esac; c", [(None, "raw case"), (None, "c")]),
         ("! a", [(None, "raw !")]),
         ("f() { a; }; b", [(None, "raw f"), (None, "b")]),
-        ("a || b", [(None, "raw a")]),
+        ("a || b", [(None, "raw ")]),
         ("a || true", [(None, "a")]),
         ("echo start; a; echo \"done $?\"", [(None, "a")]),
         ("echo a", [(None, "echo")]),
@@ -127,6 +126,11 @@ def test_shells_inside_each_other_come_to_an_end() -> None:
 )
 def test_what_a_variable_holds_counts(command: str) -> None:
     assert shell_effects(command.format("a.py")) != shell_effects(command.format("b.py"))
+
+
+def test_what_depends_on_a_condition() -> None:
+    assert shell_effects("! a && b")[1].joint == shell_effects("if ! a; then b; fi")[1].joint == "&&"
+    assert shell_effects("! a; b")[1].joint == ";"
 
 
 def test_loops_are_compared_by_their_words() -> None:
