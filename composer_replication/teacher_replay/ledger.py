@@ -285,7 +285,7 @@ class Ledger:
 
     def _migrate(self) -> None:
         """Make turns of the texts that version 1 stored; keys, attempts and budgets stay as they are."""
-        self._db.create_function("as_turn", 1, lambda text: _stored(parse_action(text)), deterministic=True)
+        self._db.create_function("as_turn", 1, lambda text: _stored(_turn_of(text)), deterministic=True)
         self._db.execute("ALTER TABLE answers RENAME COLUMN text TO turn")
         self._db.execute("UPDATE answers SET turn = as_turn(turn)")
         self._db.execute(f"PRAGMA user_version = {_VERSION}")

@@ -10,37 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from teacher_replay.loopback_teacher import (
-    Asked,
-    LoopbackTeachers,
-    Refusal,
-    Said,
-    Whole,
-    echo,
-    states_of,
-    to_replay,
-)
+from teacher_replay.loopback_teacher import Asked, LoopbackTeachers, Refusal, Said, Whole, echo, states_of, to_replay
 from teacher_replay.replays import OPTIONS, PRICES, balance, numbered, opened, replayed, report_of
 
 from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import ReplayReport
-from composer_replication.teacher_replay.schedule import (
-    Replay,
-    replay_trace,
-)
-
-
-@pytest.fixture
-def server() -> Iterator[LoopbackTeachers]:
-    with LoopbackTeachers() as server:
-        yield server
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
+from composer_replication.teacher_replay.schedule import Replay, replay_trace
 
 
 class Held:
