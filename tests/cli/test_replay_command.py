@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import yaml
 from ingestion.sessions_on_disk import names, session, write
 from processes import start
-from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, states_of
+from teacher_replay.loopback_teacher import Asked, Cut, Held, LoopbackTeachers, Refusal, Said, states_of
 
 from composer_replication.cli import app as cli
 from composer_replication.ingestion.pipeline import ingest_logs
@@ -387,19 +386,6 @@ def test_answers_that_cannot_be_read_are_an_error_before_anybody_is_asked(
     assert len(err.splitlines()) == 1
     assert server.asked == []
     assert (tmp_path / "out" / "answers.jsonl").read_text() == "{}\n"
-
-
-class Held:
-    """Answers beyond the first few wait until they are let go."""
-
-    def __init__(self, let_first: int) -> None:
-        self.go = threading.Event()
-        self.let_first = let_first
-
-    def __call__(self, asked: Asked) -> Said:
-        if asked.earlier >= self.let_first:
-            assert self.go.wait(600)
-        return f"{asked.model} on {asked.text}"
 
 
 def interrupted(server: LoopbackTeachers, folder: Path) -> tuple[tuple[object, ...], Path, Any]:

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from teacher_replay.loopback_teacher import Asked, LoopbackTeachers, Refusal, Said, Whole, echo, states_of, to_replay
+from teacher_replay.loopback_teacher import (
+    Asked,
+    Held,
+    LoopbackTeachers,
+    Refusal,
+    Said,
+    Whole,
+    echo,
+    states_of,
+    to_replay,
+)
 from teacher_replay.replays import OPTIONS, PRICES, balance, numbered, opened, replayed, report_of
 
 from composer_replication.teacher_replay.ledger import Ledger
@@ -20,21 +30,6 @@ from composer_replication.teacher_replay.replay_report import ReplayReport
 from composer_replication.teacher_replay.schedule import Replay, replay_trace
 
 
-class Held:
-    """Answers that wait until they are let go."""
-
-    def __init__(self, server: LoopbackTeachers, *, let_first: int) -> None:
-        self.go = threading.Event()
-        self.let_first = let_first
-        server.answer = self
-        self.server = server
-
-    def __call__(self, asked: Asked) -> Said:
-        if asked.earlier >= self.let_first:
-            assert self.go.wait(60)
-        return f"{asked.model} on {asked.text}"
-
-
 async def until_held(server: LoopbackTeachers, in_flight: int) -> None:
     await asyncio.to_thread(server.wait_until, lambda: server.in_flight == in_flight)
 
@@ -42,7 +37,7 @@ async def until_held(server: LoopbackTeachers, in_flight: int) -> None:
 def test_a_stopped_replay_waits_for_what_is_under_way_and_begins_no_more(
     server: LoopbackTeachers, ledger: Path
 ) -> None:
-    held = Held(server, let_first=3)
+    held = server.answer = Held(let_first=3)
     specs = [server.spec("a")]
     options = {"ledger": ledger, "concurrency": 2}
     states = numbered(20)
@@ -84,7 +79,7 @@ def test_a_stopped_replay_waits_for_what_is_under_way_and_begins_no_more(
 def test_a_state_that_is_stopped_half_way_has_no_rows_but_its_answer_is_kept(
     server: LoopbackTeachers, ledger: Path
 ) -> None:
-    held = Held(server, let_first=0)
+    held = server.answer = Held(let_first=0)
     specs = [server.spec(name, input_per_mtok=cost, output_per_mtok=1) for cost, name in enumerate("abc")]
     # With the student's own action from the first, the third could not matter any more without the second.
     states = states_of("question", student="a on question")
@@ -127,7 +122,7 @@ def test_a_stop_does_not_wait_for_pauses(server: LoopbackTeachers) -> None:
 def test_a_cancelled_replay_leaves_what_is_under_way_in_doubt_and_nothing_else(
     server: LoopbackTeachers, ledger: Path
 ) -> None:
-    held = Held(server, let_first=4)
+    held = server.answer = Held(let_first=4)
     specs = [server.spec("a", **PRICES)]
     options: dict[str, Any] = {"ledger": ledger, "concurrency": 3, "max_total_usd": 1.0}
     states = numbered(10)
@@ -186,7 +181,7 @@ def test_a_listener_that_fails_ends_the_replay_and_the_ledger_is_closed(
 def test_a_loop_that_is_left_early_ends_its_calls(
     server: LoopbackTeachers, ledger: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held = Held(server, let_first=1)
+    held = server.answer = Held(let_first=1)
 
     async def run() -> Replay:
         async with opened([server.spec("a")], ledger=ledger) as replay:
@@ -205,7 +200,7 @@ def test_a_loop_that_is_left_early_ends_its_calls(
 
 
 def test_a_replay_that_is_closed_ends_whoever_still_reads(server: LoopbackTeachers, ledger: Path) -> None:
-    held = Held(server, let_first=1)
+    held = server.answer = Held(let_first=1)
 
     async def run() -> None:
         async with opened([server.spec("a")], ledger=ledger) as replay:
