@@ -238,11 +238,13 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def _pairs_kept(measured: Mapping[str, list[dict[str, Any]]]) -> float:
     """The share of all pairs that a gated replay has too, with the same action chosen; the worst of the repeats."""
     from composer_replication.teacher_replay.pairs import comparer_for
+    from composer_replication.traces import parse_action
 
     same = comparer_for(AGREEMENT)
 
     def kept(gated: dict[str, str], every: dict[str, str]) -> float:
-        return sum(state in gated and same(gated[state], chosen).same for state, chosen in every.items()) / len(every)
+        both = [(parse_action(gated[state]), parse_action(text)) for state, text in every.items() if state in gated]
+        return sum(same(one, other).same for one, other in both) / len(every)
 
     runs = zip(measured["replay"], measured["replay_ungated"], strict=True)
     return min(kept(gated["pairs"], ungated["pairs"]) for gated, ungated in runs)
