@@ -232,7 +232,7 @@ def _pairs_kept(measured: Mapping[str, list[dict[str, Any]]]) -> float:
     same = comparer_for(AGREEMENT)
 
     def kept(gated: dict[str, str], every: dict[str, str]) -> float:
-        both = [(parse_action(gated[state]), parse_action(chosen)) for state, chosen in every.items() if state in gated]
+        both = [(parse_action(gated[state]), parse_action(text)) for state, text in every.items() if state in gated]
         return sum(same(one, other).same for one, other in both) / len(every)
 
     runs = zip(measured["replay"], measured["replay_ungated"], strict=True)

@@ -19,6 +19,7 @@ from composer_replication.histories import CLEARED_RESULT, NO_RESULT, Context, H
 from composer_replication.traces import (
     Message,
     Source,
+    Step,
     ToolCall,
     Trace,
     TraceExample,
@@ -72,6 +73,16 @@ def test_one_state_for_each_assistant_turn() -> None:
         {"role": "assistant", "content": "look", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "c1", "content": "x"},
     ]
+
+
+def test_a_step_carries_the_turn_itself_and_a_state_its_text() -> None:
+    trace = full_trace()
+    assert [step.turn is trace.turns[1] for step in trace.steps()] == [True]
+    assert [step.state() for step in trace.steps()] == list(trace.states())
+    (step,) = map(Step.of, trace.states())
+    assert step.state() == next(trace.states())
+    calls = [ToolCall("call_0", "Read", {"path": "a.py"}), ToolCall("call_1", "Bash", raw_arguments="{oops")]
+    assert step.turn == Turn("assistant", thinking="hm", tool_calls=calls)
 
 
 def test_repeats_are_context_and_no_states() -> None:
@@ -307,36 +318,6 @@ def test_clearing_costs_no_more_for_each_boundary_of_a_longer_trace() -> None:
         return steps(trace_of(*turns))
 
     assert cost(800) < 5 * cost(200)
-
-
-def newest_that_fit(messages: Sequence[Message], limit: int) -> list[Message]:
-    """A history cut the plain way: from its end, a call with its results at a time, the newest whatever it costs."""
-    rest = list(messages)
-    lead = [rest.pop(0) for message in messages if message["role"] == "system"]
-    room = limit - sum(estimate_tokens(message["content"]) for message in lead)
-    kept: list[Message] = []
-    while rest:
-        unit = [rest.pop()]
-        while unit[0]["role"] == "tool":
-            unit.insert(0, rest.pop())
-        for message in unit:
-            calls = [call["function"] for call in message.get("tool_calls", ())]
-            text = message["content"] + "".join(call["name"] + call["arguments"] for call in calls)
-            room -= estimate_tokens(text)
-        if room < 0 and kept:
-            break
-        kept = unit + kept
-    return lead + kept
-
-
-@given(wild_traces(), st.integers(1, 60))
-def test_a_limit_keeps_the_newest_that_fit_in_every_branch(trace: Trace, limit: int) -> None:
-    for turn in trace.turns:
-        if turn.role == "system":
-            turn.role = "user"
-    options: dict[str, Any] = {"system_prompt": "Be brief."}
-    for whole, cut in zip(trace.states(**options), trace.states(**options, max_history_tokens=limit), strict=True):
-        assert cut["messages"] == newest_that_fit(whole["messages"], limit)
 
 
 def test_memory_grows_with_the_trace_and_not_with_its_square() -> None:

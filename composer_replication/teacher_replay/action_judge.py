@@ -7,7 +7,6 @@ import os
 import re
 import threading
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, TypeVar
 
 from composer_replication.teacher_replay.calls import Caller, CallRules, LedgerThread
@@ -67,9 +66,7 @@ class ActionJudge:
     def __enter__(self) -> ActionJudge:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -17,32 +17,11 @@ from composer_replication.teacher_replay.records import TeacherCallResult, Teach
 from composer_replication.teacher_replay.tool_schemas import complete_tools, is_inferred
 from composer_replication.traces import Step, ToolCall, TraceState, Turn, action_text, render_action
 
-# As providers spell it, in lower case.
-_WHOLE = frozenset(
-    {
-        "",
-        "stop",
-        "end_turn",
-        "eos",
-        "eos_token",
-        "stop_sequence",
-        "tool_calls",
-        "tool_call",
-        "tool_use",
-        "function_call",
-    }
-)
-_CUT = frozenset(
-    {
-        "length",
-        "max_tokens",
-        "max_output_tokens",
-        "max_length",
-        "model_length",
-        "token_limit",
-        "model_context_window_exceeded",
-    }
-)
+# Finish reasons as providers spell them, in lower case: of whole answers, of calls, and of truncated answers.
+_STOPPED = {"", "stop", "end_turn", "eos", "eos_token", "stop_sequence"}
+_CALLED = {"tool_calls", "tool_call", "tool_use", "function_call"}
+_CUT = {"length", "max_tokens", "max_output_tokens", "max_length", "model_length", "token_limit"}
+_WINDOW_FULL = "model_context_window_exceeded"
 
 
 @dataclass(frozen=True)
@@ -71,11 +50,11 @@ class AnswerReader:
         """Return the answer's turn, or why it cannot be used. Unusable answers stay stored: they are not paid for
         again."""
         finish = answer.finish.lower()
-        if finish in _CUT or (not finish and answer.tokens.completion >= max_output_tokens):
+        if finish in _CUT or finish == _WINDOW_FULL or (not finish and answer.tokens.completion >= max_output_tokens):
             return Reading(
                 problem=f"the answer was cut at {max_output_tokens} tokens: raise max_output_tokens", is_cut=True
             )
-        if finish not in _WHOLE:
+        if finish not in _STOPPED | _CALLED:
             return Reading(problem=f"the endpoint broke the answer off, or kept it back ({finish[:40]})")
         if not render_action(answer.turn).strip():
             return Reading(problem="the answer is empty")

@@ -28,6 +28,9 @@ from composer_replication.traces import render_action
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+# Interval for checking whether another process has given money back.
+_POLL_SECONDS = 0.2
+_LONGEST_BACKOFF = 60.0
 
 
 class _Job(NamedTuple):
@@ -103,11 +106,6 @@ class LedgerThread:
                 job.done.set_exception(error)
             else:
                 job.done.set_result(result)
-
-
-# Interval for checking whether another process has given money back.
-_POLL_SECONDS = 0.2
-_LONGEST_BACKOFF = 60.0
 
 
 @dataclass(frozen=True)

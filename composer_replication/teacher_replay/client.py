@@ -40,32 +40,25 @@ _WINDOWS = ("context_length", "max_model_len", "context_window", "max_context_le
 _KEY_PIECE = 4
 
 
+@dataclass(eq=False)
 class CallFailedError(Exception):
     """A call without an answer.
 
     `billed` says whether it cost something, `report` how much, as far as the endpoint says so. `retry` says whether
-    another try may help, `after` how many seconds the endpoint asks to wait. `hopeless`: the next call would
-    fail too. `too_long`: the prompt does not fit this teacher, which says nothing about another prompt.
+    another try may help, `after` how many seconds the endpoint asks to wait. `hopeless`: the next call would fail too.
+    `too_long`: the prompt does not fit this teacher, which says nothing about another prompt.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        billed: Billed,
-        retry: bool,
-        after: float | None = None,
-        hopeless: bool = False,
-        too_long: bool = False,
-        report: UsageReport = NO_REPORT,
-    ) -> None:
-        super().__init__(reason)
-        self.billed: Billed = billed
-        self.retry = retry
-        self.after = after
-        self.hopeless = hopeless
-        self.too_long = too_long
-        self.report = report
+    reason: str
+    billed: Billed
+    retry: bool
+    after: float | None = None
+    hopeless: bool = False
+    too_long: bool = False
+    report: UsageReport = NO_REPORT
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import os
 import sqlite3
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,23 +118,19 @@ class Ledger:
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._is_grouped = False
-        try:
-            if self.path is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=60, isolation_level=None)
-        except (OSError, sqlite3.Error) as error:
-            raise _unusable(self.path, error) from error
-        try:
-            self._prepare()
-            self._owners = Owners(self.path)
-        except (OSError, sqlite3.Error) as error:
-            self._db.close()
-            raise error if isinstance(error, LedgerError) else _unusable(self.path, error) from error
-        try:
-            self.find_lost()
-        except (OSError, sqlite3.Error) as error:
-            self.close()
-            raise _unusable(self.path, error) from error
+        with contextlib.ExitStack() as opened:
+            try:
+                if self.path is not None:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._db = sqlite3.connect(self.path or ":memory:", timeout=60, isolation_level=None)
+                opened.callback(self._db.close)
+                self._prepare()
+                self._owners = Owners(self.path)
+                opened.callback(self._owners.close)
+                self.find_lost()
+            except (OSError, sqlite3.Error) as error:
+                raise error if isinstance(error, LedgerError) else _unusable(self.path, error) from error
+            opened.pop_all()
 
     def __enter__(self) -> Ledger:
         return self
@@ -236,27 +233,25 @@ class Ledger:
 
     def balance(self, budget: str) -> Balance:
         """Counts and sums of a budget."""
-        counts = {
-            state: (count, charge)
-            for state, count, charge in self._db.execute(
-                "SELECT state, COUNT(*), SUM(charge) FROM attempts WHERE budget = ? GROUP BY state", (budget,)
-            )
-        }
+        rows = self._db.execute(
+            "SELECT state, COUNT(*), SUM(charge) FROM attempts WHERE budget = ? GROUP BY state", (budget,)
+        )
+        counts = defaultdict(lambda: (0, 0), {state: (count, charge) for state, count, charge in rows})
         (repeated,) = self._db.execute(
             "SELECT COUNT(*) FROM attempts AS lost WHERE budget = ? AND state IN ('doubt', 'released') AND EXISTS"
             " (SELECT 1 FROM attempts WHERE key = lost.key AND id > lost.id)",
             (budget,),
         ).fetchone()
-        none = (0, 0)
+        answered, paid, in_flight, doubt = (counts[state] for state in ("answered", "paid", "open", "doubt"))
         return Balance(
-            answered=counts.get("answered", none)[0],
-            spent=counts.get("answered", none)[1] + counts.get("paid", none)[1],
-            in_flight=counts.get("open", none)[0],
-            in_flight_reserved=counts.get("open", none)[1],
-            in_doubt=counts.get("doubt", none)[0],
-            in_doubt_reserved=counts.get("doubt", none)[1],
+            answered=answered[0],
+            spent=answered[1] + paid[1],
+            in_flight=in_flight[0],
+            in_flight_reserved=in_flight[1],
+            in_doubt=doubt[0],
+            in_doubt_reserved=doubt[1],
             repeated=repeated,
-            failed=counts.get("free", none)[0] + counts.get("paid", none)[0],
+            failed=counts["free"][0] + paid[0],
         )
 
     def _prepare(self) -> None:
@@ -285,7 +280,7 @@ class Ledger:
 
     def _migrate(self) -> None:
         """Make turns of the texts that version 1 stored; keys, attempts and budgets stay as they are."""
-        self._db.create_function("as_turn", 1, lambda text: _stored(parse_action(text)), deterministic=True)
+        self._db.create_function("as_turn", 1, lambda text: _stored(_turn_of(text)), deterministic=True)
         self._db.execute("ALTER TABLE answers RENAME COLUMN text TO turn")
         self._db.execute("UPDATE answers SET turn = as_turn(turn)")
         self._db.execute(f"PRAGMA user_version = {_VERSION}")

@@ -11,7 +11,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,35 +19,40 @@ from composer_replication.ingestion.chat_messages import text_of
 from composer_replication.ingestion.shell_commands import with_command
 from composer_replication.traces import Message, dump_json, parse_arguments
 
+if TYPE_CHECKING:
+    from composer_replication.ingestion.redaction import Redactor
 
-class Redacts(Protocol):
-    """The interface of `Redactor`: `value` learns while it replaces, `value_again` replaces what was learned later."""
+_ENCODER = msgspec.json.Encoder()
+_CACHE_MARK = {"type": "ephemeral"}
+# Providers take four marks; a prompt shorter than this is cached by none of them.
+SHORTEST_CACHED = 4096
+# What a provider writes around messages and tools.
+_AROUND = 1024
+# What a chat template may add where a prompt goes on.
+_BETWEEN = 256
+# More bytes per token than this on average show that a count is wrong.
+LONGEST_TOKEN = 16
+_REMEMBERED = 64
+# Text has fewer bytes to a token than this on average, but for long runs of one letter: a prompt that is too long even
+# so is too long. One that is nearer to the limit is sent: a refusal is free.
+_BYTES_PER_TOKEN = 6
 
-    def value(self, value: Any, /) -> Any: ...
-    def value_again(self, value: Any, /) -> Any: ...
 
-
-def new_redactor() -> Redacts:
-    """A redactor for one trace."""
+def new_redactor() -> Redactor:
+    """Return a redactor for one trace."""
     # Imported here: its rules take a moment to compile.
     from composer_replication.ingestion.redaction import Redactor
 
     return Redactor()
 
 
-_ENCODER = msgspec.json.Encoder()
-_CACHE_MARK = {"type": "ephemeral"}
-# Providers take four marks; a prompt shorter than this is cached by none of them.
-SHORTEST_CACHED = 4096
+class AnsweredPrompt(NamedTuple):
+    """A prompt without its messages, which may be all that is left of an abandoned context."""
 
-
-class Beginning(Protocol):
-    """Identifies the beginning of a prompt: its length in messages, and its digest."""
-
-    @property
-    def length(self) -> int: ...
-    @property
-    def digest(self) -> str: ...
+    length: int
+    digest: str
+    size: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Prompt:
         """The bytes of the tools and all messages: no tokenizer makes more tokens of them."""
         return self.sizes[self.length]
 
-    def begins_with(self, other: Beginning) -> bool:
+    def begins_with(self, other: Prompt | AnsweredPrompt) -> bool:
         """Return whether another prompt is the beginning of this one."""
         return other.length <= self.length and self.digests[other.length] == other.digest
 
@@ -84,7 +89,7 @@ class Prompt:
         tools = b',"tools":' + self.tools if self.tools != b"[]" else b""
         return head + tools + b',"messages":[' + b",".join(parts) + b"]}"
 
-    def marks(self, known: Sequence[Beginning]) -> list[int]:
+    def marks(self, known: Iterable[Prompt | AnsweredPrompt]) -> list[int]:
         """Return where to put cache marks: after the system prompt, after the longest beginning that was already sent,
         and at the end, for later prompts."""
         if self.size < SHORTEST_CACHED:
@@ -121,7 +126,7 @@ class PromptWriter:
         self,
         histories: Iterable[Sequence[Message]],
         tools: Sequence[dict[str, Any]],
-        redactor: Redacts | None = None,
+        redactor: Redactor | None = None,
         protocol: str | None = None,
     ) -> None:
         self._redactor = redactor
@@ -257,42 +262,21 @@ def _marked(message: Message) -> Message:
     return {**message, "content": [{"type": "text", "text": message["content"], "cache_control": _CACHE_MARK}]}
 
 
-# What a provider writes around messages and tools.
-_AROUND = 1024
-# What a chat template may add where a prompt goes on.
-_BETWEEN = 256
-# More bytes per token than this on average show that a count is wrong.
-LONGEST_TOKEN = 16
-_REMEMBERED = 64
-# Text has fewer bytes to a token than this on average, but for long runs of one letter: a prompt that is too long even
-# so is too long. One that is nearer to the limit is sent: a refusal is free.
-_BYTES_PER_TOKEN = 6
-
-
 def token_bound(prompt: Prompt) -> int:
     """Return an upper bound of a prompt's tokens, for any tokenizer: one per byte, and what a provider adds."""
     return prompt.size + _AROUND
-
-
-class _Answered(NamedTuple):
-    """A prompt without its messages, which may be all that is left of an abandoned context."""
-
-    length: int
-    digest: str
-    size: int
-    tokens: int
 
 
 class KnownPrompts:
     """The prompts of one trace that one teacher has answered, newest last."""
 
     def __init__(self) -> None:
-        self._answered: deque[_Answered] = deque(maxlen=_REMEMBERED)
-        self._refused: tuple[_Answered, str] | None = None
+        self._answered: deque[AnsweredPrompt] = deque(maxlen=_REMEMBERED)
+        self._refused: tuple[AnsweredPrompt, str] | None = None
 
     def add(self, prompt: Prompt, tokens: int) -> None:
         """Remember an answered prompt, with the number of tokens that the teacher counted (0: it did not say)."""
-        self._answered.append(_Answered(prompt.length, prompt.digest, prompt.size, tokens))
+        self._answered.append(AnsweredPrompt(prompt.length, prompt.digest, prompt.size, tokens))
 
     def token_bound(self, prompt: Prompt) -> int:
         """Return an upper bound of a prompt's tokens: where its beginning was counted, only the rest is guessed."""
@@ -305,7 +289,7 @@ class KnownPrompts:
     def refuse(self, prompt: Prompt, reason: str) -> None:
         """Remember a prompt that the teacher refused as too long; the shortest says most."""
         if self._refused is None or not prompt.begins_with(self._refused[0]):
-            self._refused = _Answered(prompt.length, prompt.digest, prompt.size, 0), reason
+            self._refused = AnsweredPrompt(prompt.length, prompt.digest, prompt.size, 0), reason
 
     def too_long(self, prompt: Prompt, window: int | None) -> str | None:
         """Return why a prompt cannot fit the teacher, None if it may: it continues one that did not fit, or one whose

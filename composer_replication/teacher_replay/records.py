@@ -60,12 +60,15 @@ class TeacherRow(msgspec.Struct):
 
     def result(self) -> TeacherCallResult:
         """Return the row with its answer as a text."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__}
-        turn = given.pop("turn")
-        if given["gated_by"] is None:
-            del given["gated_by"]
-        given["response_text"] = None if turn is None else render_action(turn)
-        return cast(TeacherCallResult, given)
+        given: dict[str, Any] = {
+            "state_id": self.state_id,
+            "teacher_slug": self.teacher_slug,
+            "response_text": None if self.turn is None else render_action(self.turn),
+        }
+        rest = {name: getattr(self, name) for name in self.__struct_fields__[3:]}
+        if self.gated_by is None:
+            del rest["gated_by"]
+        return cast(TeacherCallResult, given | rest)
 
 
 class Pair(msgspec.Struct):

@@ -27,6 +27,8 @@ from composer_replication.teacher_replay.teachers import RemoteTeacher
 from composer_replication.teacher_replay.tool_schemas import complete_tools, offered_tools
 from composer_replication.traces import Step, Trace, Turn
 
+_ENCODER = msgspec.json.Encoder()
+
 
 @dataclass(frozen=True)
 class TraceToReplay:
@@ -131,9 +133,6 @@ def _problem(message: Any) -> str | None:
     if calls is not None and (objects(calls) != calls or not all(isinstance(c.get("function"), dict) for c in calls)):
         return "the tool_calls of a message are a list of objects with a function"
     return None
-
-
-_ENCODER = msgspec.json.Encoder()
 
 
 class _Line(TeacherCallResult, total=False):

@@ -10,9 +10,9 @@ import asyncio
 import inspect
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -176,29 +176,22 @@ async def open_replay(
         min_margin=options.min_margin,
     )
     connections = sum(teacher.concurrency or options.concurrency for teacher in teachers)
-    ledger = LedgerThread(options.ledger)
-    client = TeacherClient(timeout=options.timeout, connections=connections)
-    replay = Replay(teachers, options, client, ledger, gate, on_result=on_result, stop=stop)
-    try:
+    async with AsyncExitStack() as opened:
+        ledger = LedgerThread(options.ledger)
+        opened.callback(ledger.close)
+        client = TeacherClient(timeout=options.timeout, connections=connections)
+        opened.push_async_callback(lambda: asyncio.shield(client.close()))
+        replay = Replay(teachers, options, client, ledger, gate, on_result=on_result, stop=stop)
+        opened.push_async_callback(replay.close)
         yield replay
-    finally:
-        try:
-            await replay.close()
-        finally:
-            try:
-                await asyncio.shield(client.close())
-            finally:
-                ledger.close()
 
 
 @dataclass
 class _Running:
-    """A trace in progress: its prompts, and what each teacher has seen of them."""
+    """A trace in progress. By teacher: what it has seen of the prompts, and whether its first call has ended."""
 
-    trace: TraceToReplay
-    writer: PromptWriter
     reader: AnswerReader
-    known: dict[str, KnownPrompts] = field(default_factory=dict)
+    known: defaultdict[str, KnownPrompts] = field(default_factory=lambda: defaultdict(KnownPrompts))
     first: dict[str, asyncio.Event] = field(default_factory=dict)
 
 
@@ -244,7 +237,7 @@ class Replay:
         self._slots = {slug: asyncio.Semaphore(limit) for slug, limit in limits.items()}
         self._all_slots = asyncio.Semaphore(options.total_concurrency or sum(limits.values()))
         self._windows = Windows(sum(limits.values()))
-        self._failures_in_a_row: dict[str, int] = {}
+        self._failures_in_a_row: Counter[str] = Counter()
         self._runs: list[AsyncGenerator[list[TeacherRow], None]] = []
         self._tasks: set[asyncio.Task[list[TeacherRow]]] = set()
 
@@ -293,9 +286,7 @@ class Replay:
         tools = complete_tools(trace.tools, trace.steps)
         redactor = new_redactor() if self._options.redact else None
         writer = PromptWriter((step.messages for step in trace.steps), tools, redactor, trace.protocol)
-        running = _Running(trace, writer, AnswerReader(tools, trace.protocol))
-        for teacher in teachers:
-            running.known[teacher.slug] = KnownPrompts()
+        running = _Running(AnswerReader(tools, trace.protocol))
         self.report.traces += 1
         number = self.report.traces
         tasks: list[asyncio.Task[list[TeacherRow]]] = []
@@ -306,7 +297,7 @@ class Replay:
                 if self._stop.is_set() or any(task.done() and task.exception() for task in tasks):
                     self._windows.leave(number)
                     break
-                prompt = running.writer.prompt(step.messages)
+                prompt = writer.prompt(step.messages)
                 self.report.states += 1
                 tasks.append(asyncio.create_task(self._step(running, step, prompt, teachers)))
                 tasks[-1].add_done_callback(lambda _: self._windows.leave(number))
@@ -406,7 +397,7 @@ class Replay:
         if called.error is None:
             self._failures_in_a_row[teacher.slug] = 0
             return
-        self._failures_in_a_row[teacher.slug] = self._failures_in_a_row.get(teacher.slug, 0) + 1
+        self._failures_in_a_row[teacher.slug] += 1
         many = self._failures_in_a_row[teacher.slug]
         if use.left_alone is None and (called.hopeless or many >= self._options.give_up_after):
             use.left_alone = (

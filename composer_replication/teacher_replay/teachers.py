@@ -169,23 +169,9 @@ class TeacherSpec(_Named, total=False):
 
 _PRICES = ("input_per_mtok", "output_per_mtok", "cached_input_per_mtok", "cache_write_per_mtok")
 _FIELDS = frozenset(TeacherSpec.__annotations__) | {"slug"}
-# What the request itself decides.
-_RESERVED = (
-    "model",
-    "messages",
-    "tools",
-    "functions",
-    "max_tokens",
-    "max_completion_tokens",
-    "stream",
-    "n",
-    # What would cost more than the price list says.
-    "best_of",
-    "models",
-    "plugins",
-    "service_tier",
-    "web_search_options",
-)
+# Parameters that the request itself sets, and those that would cost more than the price list says.
+_OURS = ("model", "messages", "tools", "functions", "max_tokens", "max_completion_tokens", "stream", "n")
+_UNPRICED = ("best_of", "models", "plugins", "service_tier", "web_search_options")
 # Reasoning counts as output, and a cut answer is paid for and useless.
 DEFAULT_MAX_OUTPUT_TOKENS = 8192
 
@@ -350,7 +336,7 @@ def _check(slug: str, given: Mapping[str, Any]) -> None:
     parameters = given.get("parameters") or {}
     if not isinstance(parameters, Mapping):
         raise refuse(f"parameters must be a mapping, not {type(parameters).__name__}")
-    if reserved := [name for name in _RESERVED if name in parameters]:
+    if reserved := [name for name in (*_OURS, *_UNPRICED) if name in parameters]:
         raise refuse(f"parameters must not hold {reserved[0]!r}: the request sets it, or its price is not known")
     if _is_openrouter(given.get("base_url", OPENROUTER)):
         provider = parameters.get("provider") or {}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
-import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import yaml
 from ingestion.sessions_on_disk import names, session, write
 from processes import start
-from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, states_of
+from teacher_replay.loopback_teacher import Asked, Cut, Held, LoopbackTeachers, Refusal, Said, states_of
 
 from composer_replication.cli import app as cli
 from composer_replication.ingestion.pipeline import ingest_logs
@@ -23,6 +22,7 @@ from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.traces import ToolCall, dump_json
 
 PRICES = {"input_per_mtok": 2, "output_per_mtok": 10}
+Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -65,13 +65,13 @@ def states_file(path: Path, count: int, **options: Any) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = cli.run(["replay", *map(str, arguments)])
-    return code, *capsys.readouterr()
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    return lambda *arguments: (cli.run(["replay", *map(str, arguments)]), *capsys.readouterr())
 
 
-def figures_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
-    code, out, err = run(capsys, *arguments, "--json")
+def figures_of(run: Run, *arguments: object) -> dict[str, Any]:
+    code, out, err = run(*arguments, "--json")
     assert (code, err) == (0, "")
     figures: dict[str, Any] = json.loads(out)
     return figures
@@ -82,10 +82,10 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_logs_to_answers_and_a_second_run_asks_nobody(
-    server: LoopbackTeachers, traces: Path, teachers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: LoopbackTeachers, traces: Path, teachers: Path, tmp_path: Path, run: Run
 ) -> None:
     out = tmp_path / "replayed"
-    code, shown, errors = run(capsys, traces, "-o", out, "--teachers", teachers, "--gate", "none")
+    code, shown, errors = run(traces, "-o", out, "--teachers", teachers, "--gate", "none")
     assert (code, errors) == (0, "")
     assert len(server.asked) == 10
     assert "5 states of 2 traces, 10 calls" in shown
@@ -99,7 +99,7 @@ def test_logs_to_answers_and_a_second_run_asks_nobody(
     settings = json.loads((out / "replay.json").read_text())
     assert settings["teachers"] == {"one": [], "two": []}
     assert settings["report"]["calls"] == 10
-    figures = figures_of(capsys, traces, "-o", out, "--teachers", teachers, "--gate", "none")
+    figures = figures_of(run, traces, "-o", out, "--teachers", teachers, "--gate", "none")
     assert len(server.asked) == 10
     assert (figures["calls"], figures["stored"], figures["spent_usd"]) == (0, 10, 0.0)
     assert figures["saved_by_ledger_usd"] == pytest.approx(sum(row["cost_usd"] for row in rows))
@@ -107,27 +107,22 @@ def test_logs_to_answers_and_a_second_run_asks_nobody(
 
 
 def test_off_a_terminal_progress_is_lines(
-    server: LoopbackTeachers,
-    traces: Path,
-    teachers: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    server: LoopbackTeachers, traces: Path, teachers: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("composer_replication.cli.replay.SECONDS_BETWEEN_LINES", 0.0)
     given = [traces, "--teachers", teachers, "--gate", "none", "--concurrency", 1]
-    _, _, errors = run(capsys, *given, "-o", tmp_path / "out")
+    _, _, errors = run(*given, "-o", tmp_path / "out")
     lines = errors.splitlines()
     assert len(lines) == 10
     assert re.fullmatch(r"1 of 10 questions \| 1 answered \| \$0\.\d{4} spent \| \d+:\d\d left", lines[0])
     assert re.fullmatch(r"10 of 10 questions \| 10 answered \| \$0\.\d{4} spent", lines[-1])
-    _, _, errors = run(capsys, *given, "-o", tmp_path / "out")
+    _, _, errors = run(*given, "-o", tmp_path / "out")
     assert errors.splitlines()[-1] == "10 of 10 questions | 10 stored | $0.0000 spent"
-    assert figures_of(capsys, *given, "-o", tmp_path / "out")["stored"] == 10
+    assert figures_of(run, *given, "-o", tmp_path / "out")["stored"] == 10
 
 
 def test_by_default_the_cheapest_are_asked_first_and_meaning_decides(
-    server: LoopbackTeachers, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: LoopbackTeachers, traces: Path, tmp_path: Path, run: Run
 ) -> None:
     commands = {"cheap": "rm -rf build && make", "middle": "rm  -rf 'build' && make", "dear": "ls"}
 
@@ -138,16 +133,16 @@ def test_by_default_the_cheapest_are_asked_first_and_meaning_decides(
     prices = {"dear": 9, "cheap": 1, "middle": 2}
     specs = [server.spec(slug, input_per_mtok=price, output_per_mtok=price) for slug, price in prices.items()]
     file = teachers_file(tmp_path, *specs)
-    figures = figures_of(capsys, traces, "-o", tmp_path / "out", "--teachers", file)
+    figures = figures_of(run, traces, "-o", tmp_path / "out", "--teachers", file)
     assert (figures["calls"], figures["not_asked_by_gate"]) == (10, 5)
     assert Counter(asked.model for asked in server.asked) == {"cheap": 5, "middle": 5}
     assert {"Bash", "Write"} <= {tool["function"]["name"] for tool in server.asked[0].body["tools"]}
 
 
 def test_the_json_has_these_figures(
-    server: LoopbackTeachers, traces: Path, teachers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: LoopbackTeachers, traces: Path, teachers: Path, tmp_path: Path, run: Run
 ) -> None:
-    figures = figures_of(capsys, traces, "-o", tmp_path / "out", "--teachers", teachers, "--gate", "none")
+    figures = figures_of(run, traces, "-o", tmp_path / "out", "--teachers", teachers, "--gate", "none")
     assert set(figures) == {
         *("answered", "cut", "cut_usd", "unusable", "unusable_usd"),
         *("traces", "states", "calls", "stored", "failed", "not_asked_by_gate", "not_asked_for_money", "spent_usd"),
@@ -165,109 +160,107 @@ def test_the_json_has_these_figures(
 
 
 def test_a_dry_run_prices_it_asks_nobody_and_writes_nothing(
-    server: LoopbackTeachers, traces: Path, teachers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: LoopbackTeachers, traces: Path, teachers: Path, tmp_path: Path, run: Run
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
     shared = (traces, "--teachers", teachers, "--dry-run", "--agreement", "exact")
-    code, shown, errors = run(capsys, *shared, "-o", tmp_path / "out", "--gate", "none")
+    code, shown, errors = run(*shared, "-o", tmp_path / "out", "--gate", "none")
     assert (code, errors) == (0, "")
     assert "5 states of 2 traces; tokens are counted as four bytes each" in shown
     assert "the cap is $5.00" in shown
     assert "expected: $" in shown
-    estimate = figures_of(capsys, *shared)
+    estimate = figures_of(run, *shared)
     assert estimate["teachers"]["one"]["calls"] == 5
     total = sum(teacher["expected_usd"] for teacher in estimate["teachers"].values())
     assert 0 < estimate["at_least_usd"] < estimate["at_most_usd"] == pytest.approx(total)
-    assert "with the gate: between $" in run(capsys, *shared)[1]
+    assert "with the gate: between $" in run(*shared)[1]
     assert sorted(tmp_path.rglob("*")) == before
     assert server.asked == []
-    figures_of(capsys, traces, "--teachers", teachers, "-o", tmp_path / "out", "--gate", "none", "--limit", "2")
-    estimate = figures_of(capsys, *shared, "-o", tmp_path / "out")
+    figures_of(run, traces, "--teachers", teachers, "-o", tmp_path / "out", "--gate", "none", "--limit", "2")
+    estimate = figures_of(run, *shared, "-o", tmp_path / "out")
     assert (estimate["teachers"]["one"]["stored"], estimate["teachers"]["one"]["calls"]) == (2, 3)
 
 
-def test_a_dry_run_needs_no_key(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_needs_no_key(traces: Path, run: Run) -> None:
     """And the three default teachers are there by themselves; one of them is of the student's family."""
-    estimate = figures_of(capsys, traces, "--dry-run")
+    estimate = figures_of(run, traces, "--dry-run")
     assert list(estimate["teachers"]) == ["anthropic/claude-opus-4.7", "openai/gpt-5", "deepseek/deepseek-v4-pro"]
     assert estimate["same_family"] == {"anthropic/claude-opus-4.7": "claude"}
-    _, shown, _ = run(capsys, traces, "--dry-run")
+    _, shown, _ = run(traces, "--dry-run")
     assert "teaches its own kind (--exclude-same-family leaves it out)" in shown
-    _, shown, _ = run(capsys, traces, "--dry-run", "--exclude-same-family")
+    _, shown, _ = run(traces, "--dry-run", "--exclude-same-family")
     assert "anthropic/claude-opus-4.7 is a claude, as the student was; it is not asked" in shown
-    estimate = figures_of(capsys, traces, "--dry-run", "--teacher", "openai/gpt-5", "--gate", "none")
+    estimate = figures_of(run, traces, "--dry-run", "--teacher", "openai/gpt-5", "--gate", "none")
     assert list(estimate["teachers"]) == ["openai/gpt-5"]
 
 
 def test_a_trial_of_a_few_states_is_not_paid_again(
-    server: LoopbackTeachers, traces: Path, teachers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: LoopbackTeachers, traces: Path, teachers: Path, tmp_path: Path, run: Run
 ) -> None:
     shared = (traces, "-o", tmp_path / "out", "--teachers", teachers, "--gate", "none")
-    assert figures_of(capsys, *shared, "--limit", "2")["calls"] == 4
+    assert figures_of(run, *shared, "--limit", "2")["calls"] == 4
     assert len(rows_in(tmp_path / "out")) == 4
-    figures = figures_of(capsys, *shared)
+    figures = figures_of(run, *shared)
     assert (figures["calls"], figures["stored"]) == (6, 4)
-    assert figures_of(capsys, *shared, "--limit", "1")["stored"] == 2
+    assert figures_of(run, *shared, "--limit", "1")["stored"] == 2
     assert len(rows_in(tmp_path / "out")) == 10  # the rows of the other states stay
     asked = Counter((one.model, json.dumps(one.body["messages"])) for one in server.asked)
     assert set(asked.values()) == {1}
 
 
 def test_what_calls_in_doubt_reserve_can_be_given_back(
-    server: LoopbackTeachers, teachers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: LoopbackTeachers, teachers: Path, tmp_path: Path, run: Run
 ) -> None:
     out = tmp_path / "out"
     with Ledger(out / "ledger.sqlite") as ledger:  # closed with a call under way, which is thereby in doubt
         ledger.begin("a key", "one", 4_999_000_000, cap=10**10, budget="replay")
     shared = (states_file(tmp_path / "states.jsonl", 2), "-o", out, "--teachers", teachers, "--gate", "none")
-    code, shown, _ = run(capsys, *shared)
+    code, shown, _ = run(*shared)
     assert code == 1
     assert "the cap: 4 calls were not made" in shown
     assert "in doubt: 1 calls may have been billed without an answer; $4.9990 stay reserved" in shown
     assert server.asked == []
-    code, shown, errors = run(capsys, *shared, "--release")
+    code, shown, errors = run(*shared, "--release")
     assert (code, errors) == (0, "released $4.9990 of 1 calls in doubt\n")
     assert "in doubt" not in shown
     assert len(server.asked) == 4
-    code, _, errors = run(capsys, *shared, "--release")
+    code, _, errors = run(*shared, "--release")
     assert (code, errors) == (0, "released $0.0000 of 0 calls in doubt\n")
 
 
-def test_keys_come_from_a_file_of_the_users(
-    server: LoopbackTeachers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keys_come_from_a_file_of_the_users(server: LoopbackTeachers, tmp_path: Path, run: Run) -> None:
     (tmp_path / "keys.env").write_text("export A_KEY='abc-123'  # mine\n")
     file = teachers_file(tmp_path, server.spec("one", api_key_variable="A_KEY"))
     states = states_file(tmp_path / "states.jsonl", 1)
     shared = (states, "-o", tmp_path / "out", "--teachers", file, "--gate", "none")
-    figures_of(capsys, *shared, "--env-file", tmp_path / "keys.env")
+    figures_of(run, *shared, "--env-file", tmp_path / "keys.env")
     assert server.asked[0].headers["Authorization"] == "Bearer abc-123"
     shown = "".join(path.read_bytes().decode("latin-1") for path in (tmp_path / "out").iterdir() if path.is_file())
     assert "abc-123" not in shown
 
 
 def test_teachers_that_fail_are_named_and_the_exit_code_is_1(
-    server: LoopbackTeachers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: LoopbackTeachers, tmp_path: Path, run: Run
 ) -> None:
     refusals = {"[b]": Refusal(401, "go away"), "c": Refusal(400, "not [this]")}
     server.answer = lambda asked: refusals.get(asked.model, "x")
     states = states_file(tmp_path / "states.jsonl", 3)
     bad = teachers_file(tmp_path, server.spec("a"), server.spec("[b]"), server.spec("c"))
-    code, shown, errors = run(capsys, states, "-o", tmp_path / "out", "--teachers", bad, "--gate", "none")
+    code, shown, errors = run(states, "-o", tmp_path / "out", "--teachers", bad, "--gate", "none")
     assert (code, errors) == (1, "")
     assert "left alone: [b]: HTTP 401: go away" in shown
     assert "failed: c: the last time, HTTP 400: not [this]" in shown
     assert len(rows_in(tmp_path / "out")) == 9
     # One that fails now and then is no failure of the run.
     some = teachers_file(tmp_path, server.spec("a"), server.spec("c"))
-    assert run(capsys, states, "-o", tmp_path / "out", "--teachers", some, "--gate", "none")[0] == 0
+    assert run(states, "-o", tmp_path / "out", "--teachers", some, "--gate", "none")[0] == 0
     # A run without a single answer is one.
     none = teachers_file(tmp_path, server.spec("c"))
-    assert run(capsys, states, "-o", tmp_path / "other", "--teachers", none, "--gate", "none")[0] == 1
+    assert run(states, "-o", tmp_path / "other", "--teachers", none, "--gate", "none")[0] == 1
 
 
 def test_answers_that_cannot_be_used_are_said_with_their_dollars_and_the_exit_code_is_1(
-    server: LoopbackTeachers, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: LoopbackTeachers, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("composer_replication.cli.replay.SECONDS_BETWEEN_LINES", 0.0)
     broken = {"id": "c", "type": "function", "function": {"name": "[f]", "arguments": "{"}}
@@ -281,7 +274,7 @@ def test_answers_that_cannot_be_used_are_said_with_their_dollars_and_the_exit_co
     specs = [server.spec(slug, **PRICES) for slug in said]
     given = [states, "-o", tmp_path / "out", "--gate", "none", "--teachers"]
     for times in (1, 2):  # stored answers are no better
-        code, shown, errors = run(capsys, *given, teachers_file(tmp_path, *specs[:2]))
+        code, shown, errors = run(*given, teachers_file(tmp_path, *specs[:2]))
         assert code == 1
         assert re.search(
             r"cut: \[a\]: 3 answers \(\$0\.0\d+\) ended at their limit of tokens.*raise its max_output_tokens", shown
@@ -289,21 +282,19 @@ def test_answers_that_cannot_be_used_are_said_with_their_dollars_and_the_exit_co
         assert re.search(r"unusable: b: 3 answers \(\$0\.0\d+\); the last time, .*call of \[f\] has arguments", shown)
         assert errors.splitlines()[-1].startswith("6 of 6 questions | 3 cut, 3 unusable | $0.")
         assert len(server.asked) == 6, times
-    code, shown, _ = run(capsys, *given, teachers_file(tmp_path, *specs))
+    code, shown, _ = run(*given, teachers_file(tmp_path, *specs))
     assert code == 0
     figures = json.loads((tmp_path / "out" / "replay.json").read_text())["report"]
     assert (figures["calls"], figures["stored"], figures["cut"], figures["unusable"]) == (3, 0, 3, 3)
 
 
-def test_the_students_family_can_be_left_out(
-    server: LoopbackTeachers, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_students_family_can_be_left_out(server: LoopbackTeachers, traces: Path, tmp_path: Path, run: Run) -> None:
     file = teachers_file(tmp_path, server.spec("claude-y"), server.spec("z"), server.spec("zz"))
     shared = (traces, "-o", tmp_path / "out", "--teachers", file, "--gate", "none")
-    figures = figures_of(capsys, *shared, "--exclude-same-family")
+    figures = figures_of(run, *shared, "--exclude-same-family")
     assert (figures["same_family"], figures["excluded"]) == ({"claude-y": "claude"}, ["claude-y"])
     assert {asked.model for asked in server.asked} == {"z", "zz"}
-    _, shown, _ = run(capsys, *shared)
+    _, shown, _ = run(*shared)
     assert "same family: claude-y is a claude, as the student was; it teaches its own kind" in shown
 
 
@@ -344,12 +335,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_line_and_nothing_is_written(
-    case: str,
-    server: LoopbackTeachers,
-    teachers: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    case: str, server: LoopbackTeachers, teachers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -359,7 +345,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     (tmp_path / "bad.jsonl").write_text(states.read_text() + '{"state_id": "x"}\n')
     arguments, expected, message = BAD[case]
     before = {path: path.read_bytes() if path.is_file() else None for path in tmp_path.rglob("*")}
-    code, out, err = run(capsys, *arguments)
+    code, out, err = run(*arguments)
     assert (code, out) == (expected, "")
     assert len(err.splitlines()) == 1
     assert err.startswith("error: ")
@@ -377,11 +363,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     ],
 )
 def test_a_bad_teacher_in_a_file_is_bad_usage(
-    spec: dict[str, Any], message: str, server: LoopbackTeachers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spec: dict[str, Any], message: str, server: LoopbackTeachers, tmp_path: Path, run: Run
 ) -> None:
     file = teachers_file(tmp_path, server.spec("one", **spec))
     states = states_file(tmp_path / "states.jsonl", 1)
-    code, out, err = run(capsys, states, "-o", tmp_path / "out", "--teachers", file)
+    code, out, err = run(states, "-o", tmp_path / "out", "--teachers", file)
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) == 1
@@ -389,12 +375,12 @@ def test_a_bad_teacher_in_a_file_is_bad_usage(
 
 
 def test_answers_that_cannot_be_read_are_an_error_before_anybody_is_asked(
-    server: LoopbackTeachers, teachers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: LoopbackTeachers, teachers: Path, tmp_path: Path, run: Run
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "answers.jsonl").write_text("{}\n")
     states = states_file(tmp_path / "states.jsonl", 1)
-    code, _, err = run(capsys, states, "-o", tmp_path / "out", "--teachers", teachers, "--gate", "none")
+    code, _, err = run(states, "-o", tmp_path / "out", "--teachers", teachers, "--gate", "none")
     assert code == 1
     assert "answers.jsonl, line 1: no row of a replay" in err
     assert len(err.splitlines()) == 1
@@ -402,31 +388,23 @@ def test_answers_that_cannot_be_read_are_an_error_before_anybody_is_asked(
     assert (tmp_path / "out" / "answers.jsonl").read_text() == "{}\n"
 
 
-class Held:
-    """Answers beyond the first few wait until they are let go."""
-
-    def __init__(self, let_first: int) -> None:
-        self.go = threading.Event()
-        self.let_first = let_first
-
-    def __call__(self, asked: Asked) -> Said:
-        if asked.earlier >= self.let_first:
-            assert self.go.wait(600)
-        return f"{asked.model} on {asked.text}"
-
-
-def test_ctrl_c_waits_for_what_is_under_way_and_the_next_run_goes_on(server: LoopbackTeachers, tmp_path: Path) -> None:
-    held = server.answer = Held(let_first=4)
-    file = teachers_file(tmp_path, server.spec("one", **PRICES))
-    states, out = states_file(tmp_path / "states.jsonl", 12), tmp_path / "out"
+def interrupted(server: LoopbackTeachers, folder: Path) -> tuple[tuple[object, ...], Path, Any]:
+    """A replay of 12 states that got Ctrl-C with four answers stored and three calls under way."""
+    file = teachers_file(folder, server.spec("one", **PRICES))
+    states, out = states_file(folder / "states.jsonl", 12), folder / "out"
     shared = ("replay", states, "-o", out, "--teachers", file, "--gate", "none", "--concurrency", "3")
     process = start(*shared)
     server.wait_until(lambda: server.in_flight == 3)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    assert (
-        process.stderr.readline() == "stopping: waiting for the calls under way (Ctrl-C again leaves them in doubt)\n"
-    )
+    told = process.stderr.readline()
+    assert told == "stopping: waiting for the calls under way (Ctrl-C again leaves them in doubt)\n"
+    return shared, out, process
+
+
+def test_ctrl_c_waits_for_what_is_under_way_and_the_next_run_goes_on(server: LoopbackTeachers, tmp_path: Path) -> None:
+    held = server.answer = Held(let_first=4)
+    shared, out, process = interrupted(server, tmp_path)
     held.go.set()
     shown, errors = process.communicate()
     assert (process.returncode, errors) == (130, "stopped\n")
@@ -446,14 +424,7 @@ def test_ctrl_c_waits_for_what_is_under_way_and_the_next_run_goes_on(server: Loo
 
 def test_a_second_ctrl_c_leaves_what_is_under_way_in_doubt(server: LoopbackTeachers, tmp_path: Path) -> None:
     held = server.answer = Held(let_first=4)
-    file = teachers_file(tmp_path, server.spec("one", **PRICES))
-    states, out = states_file(tmp_path / "states.jsonl", 12), tmp_path / "out"
-    shared = ("replay", states, "-o", out, "--teachers", file, "--gate", "none", "--concurrency", "3")
-    process = start(*shared)
-    server.wait_until(lambda: server.in_flight == 3)
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("stopping: ")
+    shared, out, process = interrupted(server, tmp_path)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130

@@ -75,6 +75,19 @@ def echo(asked: Asked) -> Said:
     return f"{asked.model} on {asked.text}"
 
 
+class Held:
+    """Answers beyond the first few wait until they are let go."""
+
+    def __init__(self, let_first: int) -> None:
+        self.go = threading.Event()
+        self.let_first = let_first
+
+    def __call__(self, asked: Asked) -> Said:
+        if asked.earlier >= self.let_first:
+            assert self.go.wait(600)
+        return f"{asked.model} on {asked.text}"
+
+
 class LoopbackTeachers:
     """Serves while its `with` block runs. `answer` may take its time: every request has a thread of its own."""
 

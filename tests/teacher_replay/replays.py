@@ -7,20 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from teacher_replay.loopback_teacher import (
-    LoopbackTeachers,
-    states_of,
-)
+from teacher_replay.loopback_teacher import LoopbackTeachers, states_of
 
 from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import ReplayReport
-from composer_replication.teacher_replay.schedule import (
-    ReplayOptions,
-    open_replay,
-    replay_trace,
-)
+from composer_replication.teacher_replay.schedule import ReplayOptions, open_replay, replay_trace
 from composer_replication.teacher_replay.teachers import resolve_teachers
 from composer_replication.traces import TraceState
 

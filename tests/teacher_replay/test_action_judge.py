@@ -69,8 +69,7 @@ def test_the_judge_is_shown_both_actions_and_no_secret(server: LoopbackTeachers)
     assert secret not in user["content"]
 
 
-def test_a_question_is_asked_once_in_whichever_order_and_process(server: LoopbackTeachers, tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.sqlite"
+def test_a_question_is_asked_once_in_whichever_order_and_process(server: LoopbackTeachers, ledger: Path) -> None:
     with judge(server, ledger=ledger) as asks:
         assert (asks("a", "b"), asks("b", "a"), asks("a", "b")) == (True, True, True)
     server.answer = lambda _: "DIFFERENT"
@@ -108,8 +107,7 @@ def test_a_judge_that_fails_too_often_in_a_row_is_not_asked_any_more(server: Loo
     assert len(server.asked) == 4 + 8
 
 
-def test_the_cap_holds(server: LoopbackTeachers, tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.sqlite"
+def test_the_cap_holds(server: LoopbackTeachers, ledger: Path) -> None:
     prices = {"input_per_mtok": 10, "output_per_mtok": 10, "max_output_tokens": 10}
     with judge(server, ledger=ledger, usd=0.03, **prices) as asks:
         said = [asks("a", str(number)) for number in range(30)]
@@ -144,10 +142,10 @@ def test_nothing_runs_on_behind_it(server: LoopbackTeachers, tmp_path: Path) -> 
     assert threads() == []
 
 
-def test_a_ledger_that_cannot_be_used_leaves_nothing_behind(server: LoopbackTeachers, tmp_path: Path) -> None:
-    (tmp_path / "ledger.sqlite").write_text("not a database, but long enough to be one" * 100)
+def test_a_ledger_that_cannot_be_used_leaves_nothing_behind(server: LoopbackTeachers, ledger: Path) -> None:
+    (ledger).write_text("not a database, but long enough to be one" * 100)
     with pytest.raises(LedgerError, match=r"ledger\.sqlite cannot be used as a replay ledger"):
-        judge(server, ledger=tmp_path / "ledger.sqlite")
+        judge(server, ledger=ledger)
     assert threads() == []
 
 

@@ -273,14 +273,14 @@ def test_the_cap_holds_in_every_dialect(dialect: str, tmp_path: Path) -> None:
     assert charged >= cap * 10**9 / 3  # and not the fear of it
 
 
-def test_a_teacher_that_is_thought_to_be_free_and_bills_comes_to_its_end(tmp_path: Path) -> None:
+def test_a_teacher_that_is_thought_to_be_free_and_bills_comes_to_its_end(ledger: Path) -> None:
     # As a proxy on this machine that hands calls on: no price is known, and the report says what was billed.
     teacher = Teacher(input_per_mtok=20, output_per_mtok=100, dialect="openrouter_cost")
     free = {f"{name}_per_mtok": 0 for name in ("input", "output", "cached_input", "cache_write")}
     states = growing_states(40, letters=3000)
     with MeteredServer({"a": teacher}) as server:
         spec = {**spec_of(server, "a", teacher), **free}
-        rows = asyncio.run(replay_trace(states, [spec], 0.5, ledger=tmp_path / "ledger.sqlite", concurrency=1))
+        rows = asyncio.run(replay_trace(states, [spec], 0.5, ledger=ledger, concurrency=1))
         # Prompts that grow are dearer than those before them, so the last call may pass the cap.
         assert server.meter.spent <= 0.5 * 10**9 + server.meter.records[-1].billed
     assert 0 < len(rows) < 40

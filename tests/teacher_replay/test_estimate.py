@@ -161,7 +161,7 @@ def test_what_is_stored_costs_nothing_and_the_ledger_stays_as_it_is(tmp_path: Pa
         assert estimated(states, specs, ledger=ledger).at_most == 0
 
 
-def test_a_file_that_is_no_ledger_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "ledger.sqlite").write_text("not a database, but long enough to be one" * 100)
+def test_a_file_that_is_no_ledger_is_an_error(ledger: Path) -> None:
+    (ledger).write_text("not a database, but long enough to be one" * 100)
     with pytest.raises(LedgerError, match=r"ledger\.sqlite cannot be used as a replay ledger"):
-        estimated(states_of("a"), [spec("t")], ledger=tmp_path / "ledger.sqlite")
+        estimated(states_of("a"), [spec("t")], ledger=ledger)

@@ -76,9 +76,13 @@ def specs(server: LoopbackTeachers) -> list[Any]:
 
 
 def version(ledger: Path) -> int:
+    """The version that the file says, if its answers are stored as that version stores them."""
     database = sqlite3.connect(ledger)
     try:
-        return int(database.execute("PRAGMA user_version").fetchone()[0])
+        found = int(database.execute("PRAGMA user_version").fetchone()[0])
+        column, kind = ("text", "text") if found == 1 else ("turn", "blob")
+        assert database.execute(f"SELECT DISTINCT typeof({column}) FROM answers").fetchall() == [(kind,)]
+        return found
     finally:
         database.close()
 

@@ -56,8 +56,8 @@ class Held:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Any:
-    held = Held(tmp_path / "ledger.sqlite")
+def held(ledger: Path) -> Any:
+    held = Held(ledger)
     yield held
     held.thread.close()
 
@@ -70,7 +70,7 @@ def test_what_waits_is_one_transaction(held: Held) -> None:
     assert sum(statement.startswith("INSERT INTO attempts") for statement in held.sql) == CALLS
 
 
-def test_a_result_is_on_the_disk_before_anybody_has_it(held: Held, tmp_path: Path) -> None:
+def test_a_result_is_on_the_disk_before_anybody_has_it(held: Held, ledger: Path) -> None:
     seen: list[Any] = []
     early: list[int] = []
 
@@ -94,19 +94,19 @@ def test_a_result_is_on_the_disk_before_anybody_has_it(held: Held, tmp_path: Pat
     asyncio.run(run())
     assert early == [0]
     assert len(seen) == CALLS
-    with sqlite3.connect(tmp_path / "ledger.sqlite") as other:
+    with sqlite3.connect(ledger) as other:
         assert other.execute("SELECT COUNT(*), SUM(charge) FROM attempts").fetchone() == (CALLS, 5 * CALLS)
 
 
-def test_one_that_fails_takes_nothing_from_the_others(held: Held, tmp_path: Path) -> None:
-    ledger = held.thread.ledger
+def test_one_that_fails_takes_nothing_from_the_others(held: Held, ledger: Path) -> None:
+    settle = held.thread.ledger.settle
     nobody = Attempt(99, "key 99")
     answer = Answer(Turn("assistant", "text"), "stop", Tokens(1, 1), 3, 0.1)
 
     async def run() -> list[Any]:
         begun = await held.thread.begin("key 7", "t", 5, cap=1_000, budget="b")
-        settled = held.thread.do(ledger.settle, begun, "t", answer, 5)
-        failing = held.thread.do(ledger.settle, nobody, "t", answer, 5)
+        settled = held.thread.do(settle, begun, "t", answer, 5)
+        failing = held.thread.do(settle, nobody, "t", answer, 5)
         return await held.together(held.begin(0), settled, failing, held.begin(1))
 
     first, settled, failed, second = asyncio.run(run())
@@ -115,7 +115,7 @@ def test_one_that_fails_takes_nothing_from_the_others(held: Held, tmp_path: Path
     assert settled is None
     assert isinstance(failed, TypeError)
     held.thread.close()
-    with Ledger(tmp_path / "ledger.sqlite") as reopened:
+    with Ledger(ledger) as reopened:
         assert reopened.answer("key 7") == answer
         assert reopened.answer("key 99") is None
         assert reopened.charged("b") == 3 + 5 + 5

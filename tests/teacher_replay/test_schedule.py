@@ -15,15 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from teacher_replay.loopback_teacher import (
-    Asked,
-    Cut,
-    LoopbackTeachers,
-    Refusal,
-    Said,
-    states_of,
-    to_replay,
-)
+from teacher_replay.loopback_teacher import Asked, Cut, LoopbackTeachers, Refusal, Said, states_of, to_replay
 from teacher_replay.replays import PRICES, balance, dollars, numbered, opened, replayed, report_of
 
 from composer_replication.teacher_replay import teachers as teachers_module
@@ -31,22 +23,9 @@ from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.pairs import extract_dpo_pairs
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.replay_files import TraceToReplay
-from composer_replication.teacher_replay.schedule import (
-    cheapest_first,
-)
+from composer_replication.teacher_replay.schedule import cheapest_first
 from composer_replication.teacher_replay.teachers import MissingKeyError, resolve_teachers
 from composer_replication.traces import Source, ToolCall, Trace, TraceState, Turn
-
-
-@pytest.fixture
-def server() -> Iterator[LoopbackTeachers]:
-    with LoopbackTeachers() as server:
-        yield server
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
 
 
 def test_rows_are_in_the_order_of_the_states_and_of_the_teachers_whoever_answers_first(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from teacher_replay.loopback_teacher import (
     Asked,
+    Held,
     LoopbackTeachers,
     Refusal,
     Said,
@@ -26,36 +27,7 @@ from composer_replication.teacher_replay.ledger import Ledger
 from composer_replication.teacher_replay.records import TeacherCallResult
 from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import ReplayReport
-from composer_replication.teacher_replay.schedule import (
-    Replay,
-    replay_trace,
-)
-
-
-@pytest.fixture
-def server() -> Iterator[LoopbackTeachers]:
-    with LoopbackTeachers() as server:
-        yield server
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
-
-
-class Held:
-    """Answers that wait until they are let go."""
-
-    def __init__(self, server: LoopbackTeachers, *, let_first: int) -> None:
-        self.go = threading.Event()
-        self.let_first = let_first
-        server.answer = self
-        self.server = server
-
-    def __call__(self, asked: Asked) -> Said:
-        if asked.earlier >= self.let_first:
-            assert self.go.wait(60)
-        return f"{asked.model} on {asked.text}"
+from composer_replication.teacher_replay.schedule import Replay, replay_trace
 
 
 async def until_held(server: LoopbackTeachers, in_flight: int) -> None:
@@ -65,7 +37,7 @@ async def until_held(server: LoopbackTeachers, in_flight: int) -> None:
 def test_a_stopped_replay_waits_for_what_is_under_way_and_begins_no_more(
     server: LoopbackTeachers, ledger: Path
 ) -> None:
-    held = Held(server, let_first=3)
+    held = server.answer = Held(let_first=3)
     specs = [server.spec("a")]
     options = {"ledger": ledger, "concurrency": 2}
     states = numbered(20)
@@ -107,7 +79,7 @@ def test_a_stopped_replay_waits_for_what_is_under_way_and_begins_no_more(
 def test_a_state_that_is_stopped_half_way_has_no_rows_but_its_answer_is_kept(
     server: LoopbackTeachers, ledger: Path
 ) -> None:
-    held = Held(server, let_first=0)
+    held = server.answer = Held(let_first=0)
     specs = [server.spec(name, input_per_mtok=cost, output_per_mtok=1) for cost, name in enumerate("abc")]
     # With the student's own action from the first, the third could not matter any more without the second.
     states = states_of("question", student="a on question")
@@ -150,7 +122,7 @@ def test_a_stop_does_not_wait_for_pauses(server: LoopbackTeachers) -> None:
 def test_a_cancelled_replay_leaves_what_is_under_way_in_doubt_and_nothing_else(
     server: LoopbackTeachers, ledger: Path
 ) -> None:
-    held = Held(server, let_first=4)
+    held = server.answer = Held(let_first=4)
     specs = [server.spec("a", **PRICES)]
     options: dict[str, Any] = {"ledger": ledger, "concurrency": 3, "max_total_usd": 1.0}
     states = numbered(10)
@@ -209,7 +181,7 @@ def test_a_listener_that_fails_ends_the_replay_and_the_ledger_is_closed(
 def test_a_loop_that_is_left_early_ends_its_calls(
     server: LoopbackTeachers, ledger: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held = Held(server, let_first=1)
+    held = server.answer = Held(let_first=1)
 
     async def run() -> Replay:
         async with opened([server.spec("a")], ledger=ledger) as replay:
@@ -228,7 +200,7 @@ def test_a_loop_that_is_left_early_ends_its_calls(
 
 
 def test_a_replay_that_is_closed_ends_whoever_still_reads(server: LoopbackTeachers, ledger: Path) -> None:
-    held = Held(server, let_first=1)
+    held = server.answer = Held(let_first=1)
 
     async def run() -> None:
         async with opened([server.spec("a")], ledger=ledger) as replay:
