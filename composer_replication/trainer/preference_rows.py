@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jinja2.exceptions import TemplateError
+from torch.nn.utils.rnn import pad_sequence
 
 from composer_replication._arguments import check_count
 from composer_replication.rendering import check_chat_template, render_response
@@ -235,15 +236,12 @@ def preference_batch(rows: Sequence[PreferenceRow], *, pad_token_id: int) -> dic
     batch: dict[str, torch.Tensor] = {}
     for side in ("chosen", "rejected"):
         responses = [row.chosen_ids if side == "chosen" else row.rejected_ids for row in rows]
+        ids = [torch.tensor([*row.prompt_ids, *response]) for row, response in zip(rows, responses, strict=True)]
+        batch[f"dpo_{side}_input_ids"] = pad_sequence(ids, batch_first=True, padding_value=pad_token_id)
+        attention_BT = pad_sequence([torch.ones_like(one) for one in ids], batch_first=True)
         prompts_B1 = torch.tensor([len(row.prompt_ids) for row in rows])[:, None]
-        lengths_B1 = prompts_B1 + torch.tensor([len(response) for response in responses])[:, None]
-        column_T = torch.arange(int(lengths_B1.max()))
-        ids_BT = torch.full((len(rows), len(column_T)), pad_token_id)
-        for number, (row, response) in enumerate(zip(rows, responses, strict=True)):
-            ids_BT[number, : int(lengths_B1[number])] = torch.tensor([*row.prompt_ids, *response])
-        batch[f"dpo_{side}_input_ids"] = ids_BT
-        batch[f"dpo_{side}_attention_mask"] = (column_T < lengths_B1).long()
-        batch[f"dpo_{side}_response_mask"] = ((column_T >= prompts_B1) & (column_T < lengths_B1)).long()
+        batch[f"dpo_{side}_attention_mask"] = attention_BT
+        batch[f"dpo_{side}_response_mask"] = attention_BT * (torch.arange(attention_BT.shape[1]) >= prompts_B1)
     return batch
 
 
