@@ -1,4 +1,4 @@
-"""What teacher replay hands on: a row for every answer of a teacher, and preference pairs."""
+"""The results of teacher replay: a row for every answer of a teacher, and preference pairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _TeacherCall(TypedDict):
 
 
 class TeacherCallResult(_TeacherCall, total=False):
-    """What one teacher did at one state.
+    """One teacher's answer at one state.
 
     `response_text` is the answer in the form of `render_action`, so that it compares with the student's action; it is
     None if there was none, and `error` says why. `prompt_tokens` counts the whole prompt; `cached_tokens` is the part
@@ -53,19 +53,22 @@ class TeacherRow(msgspec.Struct):
 
     @classmethod
     def of(cls, result: TeacherCallResult) -> TeacherRow:
-        """The row that a result describes; the one place where a teacher's text is parsed."""
+        """Return the row that a result describes: the one place where a teacher's text is parsed."""
         text = result["response_text"]
         given: dict[str, Any] = {name: value for name, value in result.items() if name in cls.__struct_fields__}
-        return cls(turn=None if text is None else parse_action(text), **given)
+        return cls(**{**given, "turn": None if text is None else parse_action(text)})
 
     def result(self) -> TeacherCallResult:
-        """The row with its answer as a text."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__}
-        turn = given.pop("turn")
-        if given["gated_by"] is None:
-            del given["gated_by"]
-        given["response_text"] = None if turn is None else render_action(turn)
-        return cast(TeacherCallResult, given)
+        """Return the row with its answer as a text."""
+        given: dict[str, Any] = {
+            "state_id": self.state_id,
+            "teacher_slug": self.teacher_slug,
+            "response_text": None if self.turn is None else render_action(self.turn),
+        }
+        rest = {name: getattr(self, name) for name in self.__struct_fields__[3:]}
+        if self.gated_by is None:
+            del rest["gated_by"]
+        return cast(TeacherCallResult, given | rest)
 
 
 class Pair(msgspec.Struct):
