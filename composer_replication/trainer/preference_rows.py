@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 PairInput: TypeAlias = Pair | NormalizedDPOPair | Mapping[str, Any]
 
-_PARTS = ("prompt", "chosen", "rejected")
+_SIDES = ("chosen", "rejected")
+_PARTS = ("prompt", *_SIDES)
 _LONGEST_QUOTE = 60
 # Enough rollouts to see every system prompt and environment of a data set.
 _ROWS_COMPARED = 1000
@@ -111,7 +112,7 @@ def _row(
     if not all(is_readable(message) for part in _PARTS for message in conversation[part]):
         return "a message without a role or a text"
     prompt = [shown_message(message) for message in conversation["prompt"]]
-    sides = [[shown_message(message) for message in conversation[side]] for side in ("chosen", "rejected")]
+    sides = [[shown_message(message) for message in conversation[side]] for side in _SIDES]
     if any(len(side) > 1 or (side and side[0]["role"] != "assistant") for side in sides):
         return "not one assistant message"
     if any(not side or not (side[0]["content"].strip() or side[0].get("tool_calls")) for side in sides):
@@ -139,11 +140,9 @@ def _row(
 
 def parsed(pair: PairInput, number: int) -> PairInput:
     """Return a `DPOPair` as a `Pair`, and any other form as it is."""
-    if not isinstance(pair, Mapping) or not all(isinstance(pair.get(side), str) for side in ("chosen", "rejected")):
-        return pair
-    if "state_messages" not in pair:
-        return pair
-    return Pair.of({"state_id": "", "n_teachers_agreeing": 0, **pair}, f"pair {number}")
+    if isinstance(pair, Mapping) and "state_messages" in pair and all(isinstance(pair.get(one), str) for one in _SIDES):
+        return Pair.of({"state_id": "", "n_teachers_agreeing": 0, **pair}, f"pair {number}")
+    return pair
 
 
 def conversational(pair: PairInput, number: int) -> Mapping[str, Any]:
@@ -234,7 +233,7 @@ def shown_message(message: Message) -> Message:
 def preference_batch(rows: Sequence[PreferenceRow], *, pad_token_id: int) -> dict[str, torch.Tensor]:
     """Return rows as `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask}`, padded on the right."""
     batch: dict[str, torch.Tensor] = {}
-    for side in ("chosen", "rejected"):
+    for side in _SIDES:
         responses = [row.chosen_ids if side == "chosen" else row.rejected_ids for row in rows]
         ids = [torch.tensor([*row.prompt_ids, *response]) for row, response in zip(rows, responses, strict=True)]
         batch[f"dpo_{side}_input_ids"] = pad_sequence(ids, batch_first=True, padding_value=pad_token_id)
