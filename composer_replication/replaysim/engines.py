@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +135,23 @@ def run_engine(
     Raises:
         OperatorError: the engine failed.
     """
-    with _folder(work_dir) as folder, _sockets_folder() as sockets:
+    if work_dir is not None:
+        Path(work_dir).mkdir(parents=True, exist_ok=True)
+    # The path of a socket may have no more than a hundred characters.
+    short = "/tmp" if os.access("/tmp", os.W_OK) else None
+    temporary = partial(tempfile.TemporaryDirectory, prefix="pairs-", ignore_cleanup_errors=True)
+    with temporary(dir=work_dir) as name, temporary(dir=short) as sockets:
+        folder = Path(name).resolve()
         _write_records(columns, folder / "records")
         (folder / "notes").mkdir()
         job = {
             "executor": executor,
             "processes": processes or os.cpu_count() or 1,
-            "sockets": str(sockets),
+            "sockets": sockets,
             "steps": [(operator._name, asdict(step)) for operator, step in zip(operators, recipe.steps, strict=True)],
         }
         (folder / "job.json").write_text(json.dumps(job))
-        _run_process(executor, folder, sockets)
+        _run_process(executor, folder, Path(sockets))
         return Outcome(_read_result(folder, columns), _read_notes(folder / "notes"))
 
 
@@ -189,11 +196,8 @@ def _own_cluster(folder: Path) -> dict[str, str]:
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex())
     # By this name: on these two systems it stays on 127.0.0.1 by itself, for the sake of their firewalls.
-    return {
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(token),
-    }
+    local = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    return {**local, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -250,19 +254,3 @@ def _read_notes(folder: Path) -> list[Drop]:
             drop = Drop(position=position, **json.loads(line))
             drops[drop.index] = drop
     return [drops[index] for index in sorted(drops)]
-
-
-@contextmanager
-def _folder(work_dir: str | os.PathLike[str] | None) -> Iterator[Path]:
-    if work_dir is not None:
-        Path(work_dir).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pairs-", dir=work_dir, ignore_cleanup_errors=True) as name:
-        yield Path(name).resolve()
-
-
-@contextmanager
-def _sockets_folder() -> Iterator[Path]:
-    """A folder for the sockets of an engine: the path of a socket may have no more than a hundred characters."""
-    short = "/tmp" if os.access("/tmp", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="pairs-", dir=short, ignore_cleanup_errors=True) as name:
-        yield Path(name)

@@ -215,22 +215,14 @@ def _write_parquet(rows: Iterable[Row], path: Path) -> int:
     # Each message is JSON: as a struct it would get every key that any message has, and templates look for keys.
     messages = arrow.list_(arrow.json_())
     schema = arrow.schema([(column, messages) for column in _COLUMNS])
-    count = 0
-    remaining = iter(rows)
-
-    def write_group(writer: Any) -> int:
-        # A function of its own, so that a group is gone before the next one is made.
-        group = list(_group(remaining))
-        if not group:
-            return 0
-        texts = arrow.list_(arrow.string())
-        columns = [arrow.array([row[column] for row in group], texts).cast(messages) for column in _COLUMNS]
-        writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
-        return len(group)
-
+    count, remaining = 0, iter(rows)
     with whole_file(path, "pairs") as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
-        while written := write_group(writer):
-            count += written
+        while group := list(_group(remaining)):
+            texts = arrow.list_(arrow.string())
+            columns = [arrow.array([row[column] for row in group], texts).cast(messages) for column in _COLUMNS]
+            writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+            count += len(group)
+            del group, columns  # before the next one is made
     return count
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jinja2.exceptions import TemplateError
+from torch.nn.utils.rnn import pad_sequence
 
 from composer_replication._arguments import check_count
 from composer_replication.chat_templates import tool_definitions
@@ -32,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 PairInput: TypeAlias = Pair | NormalizedDPOPair | Mapping[str, Any]
 
-_PARTS = ("prompt", "chosen", "rejected")
+_SIDES = ("chosen", "rejected")
+_PARTS = ("prompt", *_SIDES)
 _LONGEST_QUOTE = 60
 # Enough rollouts to see every system prompt and environment of a data set.
 _ROWS_COMPARED = 1000
@@ -110,7 +112,7 @@ def _row(
     if not all(is_readable(message) for part in _PARTS for message in conversation[part]):
         return "a message without a role or a text"
     prompt = [shown_message(message) for message in conversation["prompt"]]
-    sides = [[shown_message(message) for message in conversation[side]] for side in ("chosen", "rejected")]
+    sides = [[shown_message(message) for message in conversation[side]] for side in _SIDES]
     if any(len(side) > 1 or (side and side[0]["role"] != "assistant") for side in sides):
         return "not one assistant message"
     if any(not side or not (side[0]["content"].strip() or side[0].get("tool_calls")) for side in sides):
@@ -138,11 +140,9 @@ def _row(
 
 def parsed(pair: PairInput, number: int) -> PairInput:
     """Return a `DPOPair` as a `Pair`, and any other form as it is."""
-    if not isinstance(pair, Mapping) or not all(isinstance(pair.get(side), str) for side in ("chosen", "rejected")):
-        return pair
-    if "state_messages" not in pair:
-        return pair
-    return Pair.of({"state_id": "", "n_teachers_agreeing": 0, **pair}, f"pair {number}")
+    if isinstance(pair, Mapping) and "state_messages" in pair and all(isinstance(pair.get(one), str) for one in _SIDES):
+        return Pair.of({"state_id": "", "n_teachers_agreeing": 0, **pair}, f"pair {number}")
+    return pair
 
 
 def conversational(pair: PairInput, number: int) -> Mapping[str, Any]:
@@ -233,17 +233,14 @@ def shown_message(message: Message) -> Message:
 def preference_batch(rows: Sequence[PreferenceRow], *, pad_token_id: int) -> dict[str, torch.Tensor]:
     """Return rows as `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask}`, padded on the right."""
     batch: dict[str, torch.Tensor] = {}
-    for side in ("chosen", "rejected"):
+    for side in _SIDES:
         responses = [row.chosen_ids if side == "chosen" else row.rejected_ids for row in rows]
+        ids = [torch.tensor([*row.prompt_ids, *response]) for row, response in zip(rows, responses, strict=True)]
+        batch[f"dpo_{side}_input_ids"] = pad_sequence(ids, batch_first=True, padding_value=pad_token_id)
+        attention_BT = pad_sequence([torch.ones_like(one) for one in ids], batch_first=True)
         prompts_B1 = torch.tensor([len(row.prompt_ids) for row in rows])[:, None]
-        lengths_B1 = prompts_B1 + torch.tensor([len(response) for response in responses])[:, None]
-        column_T = torch.arange(int(lengths_B1.max()))
-        ids_BT = torch.full((len(rows), len(column_T)), pad_token_id)
-        for number, (row, response) in enumerate(zip(rows, responses, strict=True)):
-            ids_BT[number, : int(lengths_B1[number])] = torch.tensor([*row.prompt_ids, *response])
-        batch[f"dpo_{side}_input_ids"] = ids_BT
-        batch[f"dpo_{side}_attention_mask"] = (column_T < lengths_B1).long()
-        batch[f"dpo_{side}_response_mask"] = ((column_T >= prompts_B1) & (column_T < lengths_B1)).long()
+        batch[f"dpo_{side}_attention_mask"] = attention_BT
+        batch[f"dpo_{side}_response_mask"] = attention_BT * (torch.arange(attention_BT.shape[1]) >= prompts_B1)
     return batch
 
 
