@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainer.test_trace_trainer import trace_trainer, traces
+from trainer.test_trace_trainer import house_traces, trace_trainer
 
 from composer_replication._tiny import tiny_model
 from composer_replication._tiny.warm_up import house_tokenizer
@@ -67,7 +67,7 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed_with_the_same_numbers(tmp
         tmp_path,
         model=tiny_model("qwen2", vocab_size=len(tokenizer), hidden_size=8, seed=1),
         processing_class=tokenizer,
-        train_dataset=traces(4),
+        train_dataset=house_traces(4),
         sdpo_wrapper="taid",
         hint_gate=HintGate(min_gap=0.0),
         args={"max_steps": 4},

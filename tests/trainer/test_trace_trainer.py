@@ -22,7 +22,7 @@ from composer_replication.trainer.data_collator import CollatorConfig
 from composer_replication.trainer.trace_trainer import TraceTrainer
 
 
-def traces(count: int = 6) -> list[TraceExample]:
+def house_traces(count: int = 6) -> list[TraceExample]:
     """Sessions in the tool house: a wrong call and its error, the right call, an answer; and the pair of it."""
     examples = []
     for number, task in enumerate(house_tasks(count, seed=3)):
@@ -80,7 +80,7 @@ def trace_trainer(folder: Path, *, args: dict[str, Any] | None = None, **options
     settings: dict[str, Any] = {
         "model": warmed_up_model(),
         "args": _arguments(folder, **(args or {})),
-        "train_dataset": traces(),
+        "train_dataset": house_traces(),
         "processing_class": house_tokenizer(),
         "collator": CollatorConfig(hint_generator=hints, train_on_errors=False),
     }
@@ -105,7 +105,7 @@ def test_three_channels_learn_from_logs(tmp_path: Path) -> None:
 
 def test_accumulation_weighs_the_same(tmp_path: Path) -> None:
     lines = []
-    traces = traces()
+    traces = house_traces()
     for example in traces[2:]:  # most micro-batches have no failing turn, and must not dilute those that have
         for turn in example["turns"]:
             turn.pop("tool_error", None)
@@ -129,7 +129,7 @@ def test_accumulation_weighs_the_same(tmp_path: Path) -> None:
 def test_evaluation_has_a_loss_and_leaves_training_alone(tmp_path: Path) -> None:
     # A small step on the very loss that is evaluated: it falls on any machine.
     settings = ChannelSettings(alpha_sdpo=0.0, beta_replay=0.0)
-    traces = traces(2)
+    traces = house_traces(2)
     arguments = {"max_steps": 1, "learning_rate": 1e-5}
     run = trace_trainer(tmp_path, train_dataset=traces, eval_dataset=traces, settings=settings, args=arguments)
     first = run.evaluate()["eval_loss"]
@@ -169,7 +169,7 @@ def test_channel_settings_are_keywords_too(tmp_path: Path) -> None:
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="train_dataset is empty"):
         trace_trainer(tmp_path, train_dataset=[])
-    clean = copy.deepcopy(traces(2))
+    clean = copy.deepcopy(house_traces(2))
     for example in clean:
         for turn in example["turns"]:
             turn.pop("tool_error", None)
