@@ -154,7 +154,7 @@ def channel_settings(config: Config) -> ChannelSettings:
 
 
 def collator_config(config: Config) -> CollatorConfig:
-    """How traces are rendered. Pairs do not come with them: the trainers have a sampler for those."""
+    """The collator's settings for traces. Pairs are left out: the trainers have a sampler for them."""
     sdpo, lm = config.channels.sdpo, config.channels.lm
     return CollatorConfig(
         max_seq_len=config.data.max_length,

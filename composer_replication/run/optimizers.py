@@ -1,7 +1,7 @@
 """The optimisers: AdamW for everything, or Muon for the matrices of the blocks with AdamW for the rest.
 
 Muon orthogonalises the update of a matrix that maps one hidden space to another. Embeddings and the head (one weight
-where they are tied) map tokens, and norms and biases are no matrices: those stay with AdamW.
+where they are tied) map tokens, and norms and biases are not matrices: those are left to AdamW.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class MuonAndAdamW(Optimizer):
 class OptimizerFactory:
     """`make_optimizer` in the form in which `transformers.Trainer` takes one: `optimizer_cls_and_kwargs`.
 
-    The trainer calls it with the model as it will be trained, behind whatever wraps it.
+    The trainer calls it with the model as it will be trained, with its wrappers.
     """
 
     def __call__(self, model: nn.Module, **settings: Any) -> Optimizer:

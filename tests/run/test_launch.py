@@ -230,7 +230,7 @@ def test_a_checkpoint_by_name_must_be_of_such_a_run(tmp_path: Path) -> None:
     given["training"]["save_every"] = 1
     TrainingRun(with_settings(given)).run()
     first = str(tmp_path / "run" / "checkpoint-1")
-    with pytest.raises(ValueError, match="has gone on to checkpoint-2; to branch off"):
+    with pytest.raises(ValueError, match="already has checkpoint-2; to branch off"):
         TrainingRun(with_settings(given, training={**given["training"], "resume": first}))
     branch = {**given["training"], "resume": first, "output_dir": str(tmp_path / "branch")}
     with pytest.raises(ValueError, match=r"training\.resume: .* optimizer\.lr was 0\.001 and is 0\.1"):
