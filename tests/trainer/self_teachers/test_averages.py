@@ -207,7 +207,7 @@ def test_weights_that_are_not_finite_are_refused() -> None:
         average.update(A * torch.nan, B, SCALING, 0.5)
 
 
-# The measured numbers: `pytest tests/trainer/teachers/test_lora_teacher.py --log-cli-level=INFO`
+# The measured numbers: `pytest tests/trainer/self_teachers/test_averages.py --log-cli-level=INFO`
 logger = logging.getLogger(__name__)
 
 
