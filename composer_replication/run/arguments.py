@@ -27,15 +27,6 @@ _INSTEAD = {
 }
 
 
-def optimizer_settings(config: Config) -> dict[str, Any]:
-    """The section `optimizer` as `make_optimizer` takes it."""
-    own = ("name", "lr", "weight_decay", "betas", "eps")
-    settings = {name: getattr(config.optimizer, name) for name in own}
-    if config.optimizer.name == "muon":
-        settings |= {f"muon_{name}": value for name, value in vars(config.optimizer.muon).items()}
-    return settings
-
-
 def checked_arguments(config: Config, reward_weights: list[float]) -> Any:
     """The `trl.GRPOConfig` of a run with an environment, or else its `transformers.TrainingArguments`.
 

@@ -16,7 +16,6 @@ from composer_replication.run.arguments import (
     channel_settings,
     checked_arguments,
     collator_config,
-    optimizer_settings,
 )
 from composer_replication.run.configuration import BUNDLED_MODEL, Config
 from composer_replication.run.data import TrainingData, described, load_training_data, makes_tool_calls
@@ -86,7 +85,7 @@ class TrainingRun:
             # The trainers name their arguments, a user their settings.
             raise ValueError(str(error).replace("replay_dataset", "data.pairs")) from error
         self.trainer.described_data = described(self.data, config)
-        self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, optimizer_settings(config))
+        self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, dict(vars(config.optimizer)))
         self._add_callbacks(on_log)
 
     def run(self) -> RunResult:

@@ -18,7 +18,6 @@ from composer_replication.config import Config, parse_config
 from composer_replication.run.arguments import (
     channel_settings,
     grpo_arguments,
-    optimizer_settings,
     training_arguments,
 )
 from composer_replication.run.launch import TrainingRun
@@ -167,7 +166,7 @@ def test_settings_arrive_under_the_trainers_names(tmp_path: Path) -> None:
     assert (settings.sdpo.alpha, settings.sdpo.taid.t_start, settings.sdpo.taid.t_end) == (0.3, 0.2, 1.0)
     assert settings.sdpo.gate is not None
     assert (settings.sdpo.gate.min_gap, settings.watch.gradient_share_every) == (0.5, 0)
-    assert optimizer_settings(config)["betas"] == (0.8, 0.9)
+    assert config.optimizer.betas == (0.8, 0.9)
     arguments = grpo_arguments(config, [0.5])
     assert (arguments["loss_type"], arguments["scale_rewards"], arguments["reward_weights"]) == (
         "dr_grpo",
