@@ -215,4 +215,4 @@ def _not_loaded(settings: ModelSection, what: str, error: Exception) -> str:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return f"model.name: the {what} in {settings.name} cannot be loaded: {reason[:300]}"
     from_hub = " ".join(str(error).split("\n", 1)[0].split())
-    return f"model.name: {settings.name} is not a directory, and the hub has no {what} of that name: {from_hub[:300]}"
+    return f"model.name: {settings.name} is not a directory, and its {what} could not be loaded: {from_hub[:300]}"
