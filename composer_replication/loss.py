@@ -137,7 +137,7 @@ def _check_inputs(model: nn.Module, inputs: Batch) -> None:
         )
     get_embeddings = getattr(model, "get_input_embeddings", None)
     weight = getattr(get_embeddings() if get_embeddings is not None else None, "weight", None)
-    # A sharded weight does not tell the vocabulary.
+    # A sharded weight does not show the vocabulary.
     if isinstance(weight, torch.Tensor) and weight.dim() == 2 and len(weight):
         for name, ids in inputs.items():
             if name.endswith("input_ids") and ids.dim() == 2:

@@ -86,9 +86,9 @@ def hinted_states(model: nn.Module, inputs: Batch, index_P2: torch.Tensor) -> Hi
 def sdpo_pairs(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """The (P, 2) positions of the tokens that channel 2 compares, in the student's and in the teacher's ids.
 
-    Explicit index pairs are taken as they are, a pair that stands twice counting twice; without them, `sdpo_loss_mask`
-    names the same columns in both. Either way the token ids must agree, or the comparison would be between predictions
-    of different things.
+    Explicit index pairs are used as they are, and a pair that is given twice counts twice. Without them,
+    `sdpo_loss_mask` names the same columns in both. Either way the token ids must agree, or the comparison would be
+    between predictions of different things.
     """
     input_ids, teacher_ids = entry(inputs, "input_ids"), entry(inputs, "ctx_teacher_input_ids")
     check_token_ids("ctx_teacher_input_ids", teacher_ids)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Watch(Settings):
-    """How the channels are watched while they train."""
+    """Warnings and measurements while the channels train."""
 
     inactive_patience: Annotated[CountOrZero, Keyword("inactive_patience")] = 20
     """Warn when a channel with a weight has had no data for this many optimiser steps; 0: never."""

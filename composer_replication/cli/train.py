@@ -34,26 +34,26 @@ def train(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="In place of what the file says: training.steps=200. Repeatable."
+            "--set", metavar="KEY=VALUE", help="Override a setting of the file: training.steps=200. Repeatable."
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run: config, data, memory, channels. Train nothing.")
+        bool, typer.Option("--dry-run", help="Print the plan (config, data, memory, channels) without training.")
     ] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of CONFIG, for editors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Train a model with GRPO, hint self-distillation and preference pairs.
 
-    With an environment, the model acts in it, and channel 2 works on the turns that go wrong; from logs alone, on the
-    turns that went wrong. The run directory gets the resolved config, metrics.jsonl, checkpoints and, with an
-    environment, samples.jsonl. The same command again goes on from the newest checkpoint. Ctrl-C writes one and stops;
-    a second one just stops.
+    With an environment, the model acts in it, and channel 2 trains the turns that go wrong; without one, the turns of
+    the logs that went wrong. The run directory gets the resolved config, metrics.jsonl, checkpoints and, with an
+    environment, samples.jsonl. The same command again resumes from the newest checkpoint. Ctrl-C writes a checkpoint
+    and stops; a second one stops at once.
 
-    A terminal shows a bar; elsewhere every logged step is a line on standard error. At the end there is a summary of
-    each channel, and the folder that AutoModelForCausalLM, or AutoPeftModelForCausalLM, loads.
+    A terminal shows a progress bar; elsewhere every logged step is a line on standard error. At the end there is a
+    summary of each channel, and the folder that AutoModelForCausalLM, or AutoPeftModelForCausalLM, loads.
 
-    Exit code 2: the configuration is wrong; every problem is a line.
+    Exit code 2: the configuration is invalid; each problem is one line.
     """
     from composer_replication.config import ConfigError, config_schema, load_config
     from composer_replication.run.configuration import is_first_process
@@ -113,7 +113,7 @@ def _show_problems(error: ConfigError) -> None:
 
 
 def _quiet_loading() -> None:
-    """Without the bars of the libraries, as there is one of our own, and without what TRL says to developers."""
+    """Turn off the progress bars of the libraries and TRL's warning for developers."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -159,7 +159,7 @@ def _show_plan(console: Console, plan: DryRun) -> None:
     console.print(channels)
     if plan.resumes_from:
         steps = plan.config.training.steps
-        would = "go on from" if plan.resumes_from < steps else "train nothing, as this is finished at"
+        would = "resume from" if plan.resumes_from < steps else "train nothing: finished at"
         console.print(f"would {would} step {plan.resumes_from:,}: {escape(str(plan.config.training.output_dir))}")
 
 

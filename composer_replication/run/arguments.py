@@ -27,15 +27,6 @@ _INSTEAD = {
 }
 
 
-def optimizer_settings(config: Config) -> dict[str, Any]:
-    """The section `optimizer` as `make_optimizer` takes it."""
-    own = ("name", "lr", "weight_decay", "betas", "eps")
-    settings = {name: getattr(config.optimizer, name) for name in own}
-    if config.optimizer.name == "muon":
-        settings |= {f"muon_{name}": value for name, value in vars(config.optimizer.muon).items()}
-    return settings
-
-
 def checked_arguments(config: Config, reward_weights: list[float]) -> Any:
     """The `trl.GRPOConfig` of a run with an environment, or else its `transformers.TrainingArguments`.
 
@@ -154,7 +145,7 @@ def channel_settings(config: Config) -> ChannelSettings:
 
 
 def collator_config(config: Config) -> CollatorConfig:
-    """How traces are rendered. Pairs do not come with them: the trainers have a sampler for those."""
+    """The collator's settings for traces. Pairs are left out: the trainers have a sampler for them."""
     sdpo, lm = config.channels.sdpo, config.channels.lm
     return CollatorConfig(
         max_seq_len=config.data.max_length,

@@ -23,7 +23,7 @@ _NO_PAIRS = "set data.pairs to null to train without channel 3"
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run learns from. `counts` says how much there is of what."""
+    """The training data of a run, and counts of it."""
 
     traces: list[TraceExample]
     pairs: list[Any]
@@ -61,7 +61,7 @@ def load_training_data(settings: DataSection) -> TrainingData:
 
 
 def described(data: TrainingData, config: Config) -> dict[str, str]:
-    """What a model card says of the data: names without their paths, and counts."""
+    """The data in words for a model card: names without their paths, and counts."""
     given = config.data
     sources = {"traces": [given.traces], "pairs": given.pairs, "prompts": [given.prompts]}
     words = {}

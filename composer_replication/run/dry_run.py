@@ -1,4 +1,4 @@
-"""What a run would do, without loading a weight: its data, its memory, and which channels will be live."""
+"""The plan of a run, made without loading weights: data, memory, and the channels that will be active."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _count_pairs(config: Config, data: TrainingData, tokenizer: Any) -> None:
 
 
 def channel_plans(config: Config, data: TrainingData) -> tuple[ChannelPlan, ...]:
-    """The three channels, as far as the data tells beforehand."""
+    """The three channels, as far as the data shows."""
     grpo, sdpo, replay = config.channels.grpo, config.channels.sdpo, config.channels.replay
     if config.environment is not None:
         prompts = data.counts["prompts"]["prompts"]

@@ -110,7 +110,7 @@ def _said(error: Exception) -> str:
 
 
 def load_object(name: str, key: str) -> Any:
-    """What `module:name` or `path.py:name` stands for. The module, or the file, is imported: its code runs.
+    """Import the object that `module:name` or `path.py:name` names. Code of the module or file runs.
 
     Args:
         key: the dotted path of the setting, for the errors.
@@ -206,7 +206,7 @@ def _file_module(path: Path, key: str) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{key}: {path} is no Python file")
+        raise ValueError(f"{key}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and type hints look their module up there
     try:

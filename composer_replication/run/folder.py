@@ -23,7 +23,7 @@ from composer_replication.run.loading import ConfigError, load_config
 from composer_replication.trainer.checkpoint import last_complete_checkpoint
 from composer_replication.trainer.model_card import package_versions
 
-# What may be another on resuming: it changes how long a run is or what is told of it, not what is learned.
+# Settings that may change on resuming: they affect how long a run is or what it reports, not what is learned.
 _FREE = frozenset(
     {
         "training.output_dir",  # it is this directory, however it is written
@@ -48,7 +48,7 @@ class RunDirectory:
         self.samples_file = self.folder / "samples.jsonl"
 
     def checkpoint(self, config: Config) -> Path | None:
-        """Where to resume from; None: at the beginning.
+        """The checkpoint to resume from; None: start at the beginning.
 
         Raises:
             ValueError: the directory holds another run, or one that must not be resumed; or no such checkpoint.
@@ -59,11 +59,11 @@ class RunDirectory:
         if resume not in ("auto", "never"):
             given = Path(resume).expanduser()
             if not (given / "trainer_state.json").is_file():
-                raise ValueError(f"training.resume: {resume} is no checkpoint: there is no trainer_state.json in it")
+                raise ValueError(f"training.resume: {resume} is not a checkpoint: it has no trainer_state.json")
             later = last_complete_checkpoint(self.folder, processes=launched_processes())
             if later is not None and step_of(later) > step_of(given):
                 raise ValueError(
-                    f"training.output_dir: {self.folder} has gone on to {later.name}; to branch off at {resume}, give "
+                    f"training.output_dir: {self.folder} already has {later.name}; to branch off at {resume}, give "
                     "another directory"
                 )
             self._compare(given.parent / "config.yaml", config, "training.resume")
@@ -78,7 +78,7 @@ class RunDirectory:
         if not self.config_file.exists():
             if checkpoint is not None:
                 raise ValueError(
-                    f"training.output_dir: {self.folder} holds checkpoints and no config.yaml to tell of what; "
+                    f"training.output_dir: {self.folder} holds checkpoints but no config.yaml; "
                     "give another directory, or name the checkpoint in training.resume"
                 )
             return None
@@ -86,7 +86,7 @@ class RunDirectory:
         return checkpoint
 
     def _compare(self, file: Path, config: Config, key: str | None) -> None:
-        """Require that the run which left a configuration can be told, and, for a key that names it, was like this."""
+        """Require a readable configuration in `file` and, with a `key` for the error, the same settings as this one."""
         if not file.exists():
             return
         try:
@@ -114,7 +114,7 @@ class RunDirectory:
             raise ValueError(f"training.output_dir: {self.folder} cannot be made: {error.strerror}") from None
 
     def begin(self, config: Config, resumed_from: int) -> None:
-        """Write down what is about to run behind a step, and drop the samples that it will write again.
+        """Write configuration and environment of a run that starts after a step, and drop the samples after it.
 
         Raises:
             OSError: the directory cannot be written.
@@ -160,7 +160,7 @@ def first_difference(earlier: Config, config: Config) -> str | None:
 
 
 def environment(config: Config) -> dict[str, Any]:
-    """What a run's numbers depend on, besides its configuration; nothing of it is secret."""
+    """Versions, hardware and seed that a run's results depend on; none of it is secret."""
     import torch
 
     cuda = torch.cuda.is_available()

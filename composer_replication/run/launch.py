@@ -1,4 +1,4 @@
-"""A configuration to a run: everything is loaded and checked before the first step, then the trainer does its work."""
+"""Launch a run from a configuration: load and check everything, then train."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from composer_replication.run.arguments import (
     channel_settings,
     checked_arguments,
     collator_config,
-    optimizer_settings,
 )
 from composer_replication.run.configuration import BUNDLED_MODEL, Config
 from composer_replication.run.data import TrainingData, described, load_training_data, makes_tool_calls
@@ -43,8 +42,7 @@ _LONGEST_SAMPLE = 4000
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended: the checkpoint to load, the step it began after, the step it ended with, and the trainer's
-    figures of all of it."""
+    """The result of a run: the checkpoint to load, the first and the last step, and the trainer's metrics."""
 
     output_dir: Path
     checkpoint: Path
@@ -87,11 +85,11 @@ class TrainingRun:
             # The trainers name their arguments, a user their settings.
             raise ValueError(str(error).replace("replay_dataset", "data.pairs")) from error
         self.trainer.described_data = described(self.data, config)
-        self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, optimizer_settings(config))
+        self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, dict(vars(config.optimizer)))
         self._add_callbacks(on_log)
 
     def run(self) -> RunResult:
-        """Train to the last step and write the last checkpoint; a run that is there already has nothing to do."""
+        """Train to the last step and write the last checkpoint; a finished run does nothing."""
         trainer, checkpoint, folder = self.trainer, self.checkpoint, self.directory.folder
         if checkpoint is not None and self.resumes_from >= self.config.training.steps:
             return RunResult(folder, checkpoint, self.resumes_from, self.resumes_from, {})
@@ -126,7 +124,7 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a trainer is made of, but for the model: a dry run looks at the same."""
+    """The parts of a trainer without the model; a dry run checks the same."""
 
     rollouts: RolloutParts
     arguments: Any
@@ -267,7 +265,7 @@ class SampleCallback(TrainerCallback):  # type: ignore[misc]
 
 
 class LogCallback(TrainerCallback):  # type: ignore[misc]
-    """Passes steps and metrics on, in the first process."""
+    """Passes steps and metrics to a function, in the first process."""
 
     def __init__(self, on_log: Callable[[int, Mapping[str, Any]], None]) -> None:
         self._on_log = on_log
@@ -296,7 +294,7 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _shortened(value: Any) -> Any:
-    """A text, or messages, with what is long cut: samples are to be looked at."""
+    """A text, or messages, with long texts cut."""
     if isinstance(value, str):
         return value if len(value) <= _LONGEST_SAMPLE else value[:_LONGEST_SAMPLE] + " [...]"
     if isinstance(value, Mapping):
@@ -307,6 +305,6 @@ def _shortened(value: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """A number as JSON has it: a rollout that a reward function left alone has NaN."""
+    """A number for JSON; None for NaN, which a rollout has that a reward function did not score."""
     number = float(value)
     return number if math.isfinite(number) else None

@@ -1,8 +1,8 @@
-"""How much memory a run will need, roughly, before anything is loaded.
+"""An estimate of the memory that a run needs, before anything is loaded.
 
 Weights, gradients and optimiser states are counted from the model's shapes. Activations are estimated from the usual 34
 bytes per token, layer and hidden unit at two bytes a number (attention scores are never kept, logits are projected in
-chunks); they depend on kernels and sequence lengths, and are the part to be taken with salt.
+chunks); they depend on kernels and sequence lengths, and are the least certain part.
 """
 
 from __future__ import annotations

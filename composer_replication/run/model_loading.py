@@ -37,7 +37,7 @@ def load_tokenizer(settings: ModelSection) -> Any:
         missing = [mark for mark in _CHATML if mark in template and mark not in tokenizer.get_vocab()]
         if missing:
             raise ValueError(
-                f"model.chat_template: {settings.chat_template} uses {missing[0]}, which is no token of {settings.name}"
+                f"model.chat_template: {settings.chat_template} uses {missing[0]}, not a token of {settings.name}"
             )
         tokenizer.chat_template = template
     if not tokenizer.chat_template:
@@ -185,7 +185,7 @@ def lora_config(settings: ModelSection) -> Any:
 
 
 def _place(settings: ModelSection) -> str:
-    """Where the model is (see `model_place`); a directory holds all of its weights, and not an adapter's."""
+    """The model's directory or hub id (see `model_place`); a directory must hold a whole model, not an adapter."""
     try:
         place = model_place(settings.name)
     except ValueError as error:
@@ -205,7 +205,9 @@ def _chat_template(name: str) -> str | None:
     if name.replace("_", "").isalnum():
         with suppress(FileNotFoundError):
             return _template_text(f"{name}.jinja")
-    raise ValueError(f"model.chat_template: {name} is no file, and no template that trl ships; or say keep, or qwen2_5")
+    raise ValueError(
+        f"model.chat_template: {name} is neither a file nor a template that trl ships; or use keep, or qwen2_5"
+    )
 
 
 def _not_loaded(settings: ModelSection, what: str, error: Exception) -> str:
@@ -213,4 +215,4 @@ def _not_loaded(settings: ModelSection, what: str, error: Exception) -> str:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return f"model.name: the {what} in {settings.name} cannot be loaded: {reason[:300]}"
     from_hub = " ".join(str(error).split("\n", 1)[0].split())
-    return f"model.name: {settings.name} is no directory here, and its {what} is not to be had: {from_hub[:300]}"
+    return f"model.name: {settings.name} is not a directory, and its {what} could not be loaded: {from_hub[:300]}"

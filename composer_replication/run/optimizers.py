@@ -1,50 +1,39 @@
 """The optimisers: AdamW for everything, or Muon for the matrices of the blocks with AdamW for the rest.
 
 Muon orthogonalises the update of a matrix that maps one hidden space to another. Embeddings and the head (one weight
-where they are tied) map tokens, and norms and biases are no matrices: those stay with AdamW.
+where they are tied) map tokens, and norms and biases are not matrices: those are left to AdamW.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from composer_replication._arguments import check_choice
+from composer_replication.run.sections import OptimizerSection
 
 logger = logging.getLogger(__name__)
 
 
-def make_optimizer(
-    model: nn.Module,
-    name: Literal["adamw", "muon"] = "adamw",
-    *,
-    lr: float,
-    weight_decay: float = 0.0,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    muon_lr: float | None = None,
-    muon_weight_decay: float | None = None,
-    muon_momentum: float = 0.95,
-    muon_nesterov: bool = True,
-    muon_ns_steps: int = 5,
-) -> Optimizer:
+def make_optimizer(model: nn.Module, settings: OptimizerSection) -> Optimizer:
     """An optimiser of the model's trainable parameters; norms and biases are not decayed.
 
     Muon's updates are scaled to the size that AdamW's have, so the two share a learning rate and a weight decay unless
-    `muon_lr` and `muon_weight_decay` say otherwise.
+    `settings.muon` has others.
 
     Raises:
-        ValueError: an unknown name, a model with nothing to train, or with no matrix for Muon.
+        ValueError: a model with nothing to train, or with no matrix for Muon.
     """
-    check_choice("name", name, ("adamw", "muon"))
+    lr, weight_decay, muon = settings.lr, settings.weight_decay, settings.muon
     matrices, decayed, undecayed = _kinds_of_parameters(model)
-    if name == "adamw":
-        return AdamW(_groups([*matrices, *decayed], undecayed, weight_decay), lr=lr, betas=betas, eps=eps)
+    adamw = partial(AdamW, lr=lr, betas=settings.betas, eps=settings.eps)
+    if settings.name == "adamw":
+        return adamw(_groups([*matrices, *decayed], undecayed, weight_decay))
     stacks = [name for name, one in model.named_parameters() if one.requires_grad and one.dim() > 2]
     if stacks:
         logger.warning(
@@ -59,14 +48,14 @@ def make_optimizer(
     return MuonAndAdamW(
         Muon(
             [{"params": matrices}],
-            lr=lr if muon_lr is None else muon_lr,
-            weight_decay=weight_decay if muon_weight_decay is None else muon_weight_decay,
-            momentum=muon_momentum,
-            nesterov=muon_nesterov,
-            ns_steps=muon_ns_steps,
+            lr=lr if muon.lr is None else muon.lr,
+            weight_decay=weight_decay if muon.weight_decay is None else muon.weight_decay,
+            momentum=muon.momentum,
+            nesterov=muon.nesterov,
+            ns_steps=muon.ns_steps,
             adjust_lr_fn="match_rms_adamw",
         ),
-        AdamW(_groups(decayed, undecayed, weight_decay), lr=lr, betas=betas, eps=eps),
+        adamw(_groups(decayed, undecayed, weight_decay)),
     )
 
 
@@ -115,12 +104,12 @@ class MuonAndAdamW(Optimizer):
 class OptimizerFactory:
     """`make_optimizer` in the form in which `transformers.Trainer` takes one: `optimizer_cls_and_kwargs`.
 
-    The trainer calls it with the model as it will be trained, behind whatever wraps it.
+    The trainer calls it with the model as it will be trained, with its wrappers.
     """
 
     def __call__(self, model: nn.Module, **settings: Any) -> Optimizer:
-        """See `make_optimizer`."""
-        return make_optimizer(model, **settings)
+        """Call `make_optimizer` with the settings of a configuration's section `optimizer`."""
+        return make_optimizer(model, OptimizerSection(**settings))
 
 
 def _groups(decayed: list[nn.Parameter], undecayed: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What is done to GRPO's advantages: KL to the reference as part of them, and rollouts that leave channel 1.
+"""Changes to GRPO's advantages: a KL penalty to the reference, and rollouts that are left to channel 2.
 
 KL in the loss needs an estimator with a sound gradient; the plain k1 = log π - log π_ref is sound only as a reward:
 A' = A - c·(KL_i - the mean KL of the group), KL_i summed over the tokens that a rollout generated.
@@ -81,7 +81,7 @@ class SequenceKL:
         return torch.cat(sums)
 
     def state_dict(self) -> str:
-        """Which reference it is; the weights themselves come with the model that a run starts from."""
+        """The reference's fingerprint; its weights come with the model that a run starts from."""
         return self._fingerprint
 
     def load_state_dict(self, state: str) -> None:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class JudgedHints(NamedTuple):
-    """Which pairs (P,) passed the gate, and what the teacher predicts at all of them."""
+    """A (P,) mask of the pairs that passed the gate, and the teacher's hidden states at all pairs."""
 
     kept_P: torch.Tensor
     teacher: HiddenStates
@@ -182,7 +182,7 @@ class ChannelEngine:
             if truncation:
                 metrics["channels/sdpo/teacher_truncation"] = float(truncation)
         if self._taid is not None:
-            # Without an active token the loss is no number, and the schedule goes on without it.
+            # Without an active token the loss is NaN, and the schedule advances without it.
             self._taid.update_t(metrics["channels/sdpo/loss"], step)
             metrics["channels/sdpo/taid_t"] = self._taid.t
         return metrics

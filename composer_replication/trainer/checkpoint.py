@@ -43,7 +43,7 @@ def save_state(
 
 
 def load_state(folder: str | Path, *, process: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """What `save_state` wrote.
+    """Read what `save_state` wrote.
 
     Raises:
         ValueError: the checkpoint is not one of ours, is not complete, or was changed.
@@ -95,7 +95,7 @@ def last_complete_checkpoint(output_dir: str | Path, *, processes: int = 1) -> P
 
 
 class ChannelCheckpoints:
-    """A mixin that stands before a `Trainer`: the state of `self.channels`, and what `own_state` adds, is saved and
+    """A mixin for a `Trainer`: the state of `self.channels`, and what `own_state` adds, is saved and
     restored with every checkpoint, and every model is saved with a card of ours.
 
     `described_data` is what the card says of the data, by name; None: what the trainer knows of it.
@@ -116,7 +116,7 @@ class ChannelCheckpoints:
     _logged: dict[str, Any] | None = None
 
     def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """What this process has to keep beside the channels: tensors, and numbers as JSON takes them."""
+        """The state of this process besides the channels: tensors, and numbers as JSON takes them."""
         return {}, {}
 
     def load_own_state(self, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> None:
@@ -176,7 +176,7 @@ class ChannelCheckpoints:
             (folder / "README.md").write_text(str(card_of(self, folder.name)), encoding="utf-8")
 
     def go_on_logging(self) -> None:
-        """Take up the loss that a killed run had not logged yet; the training loop has just set it to 0."""
+        """Add the loss that a killed run had not logged yet; the training loop has just set it to 0."""
         if self._logged is not None:
             self._tr_loss += self._logged["loss"]
             self._globalstep_last_logged = self._logged["step"]

@@ -368,7 +368,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         return self._definitions[name]
 
     def _shown_contexts(self) -> Iterator[ShownContext]:
-        """What the prompts show, each with the tools of its environment."""
+        """The context that each prompt shows, with the tools of its environment."""
         for row in self.train_dataset:
             prompt = row.get("prompt") or []
             name = row.get("environment") if self.environment_factories and self._multi_environment else None

@@ -1,7 +1,7 @@
-"""Which examples come next: shuffled per epoch, shared out among processes, resumable.
+"""The order of examples: shuffled per epoch, split among processes, resumable.
 
-The order is a function of seed and epoch alone, so it neither takes from nor gives to the random state that rollouts
-are sampled with, and a run that was killed goes on with exactly the next examples.
+The order is a function of seed and epoch alone, so it does not touch the random state that rollouts are
+sampled with, and a resumed run continues with exactly the next examples.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class EpochPositions:
         self._seed = seed
         self._process_index = process_index
         self._num_processes = num_processes
-        # Where in the stream process 0 goes on: it says it for all, since all have drawn equally often.
+        # The position of process 0 in the stream; it holds for all, since all have drawn equally often.
         self._position = 0
         self._order: tuple[int, list[int]] | None = None
 
     @property
     def epoch(self) -> float:
-        """How often the examples have been seen."""
+        """Number of passes over the examples so far."""
         return self._position / self._count
 
     def next(self, size: int) -> list[int]:
@@ -57,7 +57,7 @@ class EpochPositions:
         return {"position": self._position, "seed": self._seed, "count": self._count}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on behind what was drawn before `state_dict`; the number of processes may be another.
+        """Continue after what was drawn before `state_dict`; the number of processes may differ.
 
         Raises:
             ValueError: the state is of other examples or another seed, or lacks something.

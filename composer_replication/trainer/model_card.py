@@ -181,7 +181,7 @@ def _learning_rate(trainer: Any) -> float:
 
 
 def _data(trainer: Any) -> dict[str, Any]:
-    """What a trainer knows of its data by itself: how much there is, and what scores it."""
+    """The size of the data and the names of the rewards, from the trainer itself."""
     rows = trainer.train_dataset
     return {
         "training rows": f"{len(rows):,}" if hasattr(rows, "__len__") else "a stream",

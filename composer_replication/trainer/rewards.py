@@ -38,7 +38,7 @@ def effort_cost(x: float, k: float, q: float) -> float:
 
 
 class Effort(NamedTuple):
-    """What a rollout took, or what each of these counts for."""
+    """The effort of a rollout, or the weight of each part of it."""
 
     thinking_tokens: float = 1.0
     tool_call_tokens: float = 1.0

@@ -101,7 +101,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
                     "no trace has a failing turn with a hint, and lm_weight is 0: there is nothing to learn"
                 )
         self._rows_digest = rows_digest(rows)
-        # A row is no set of arguments of the model, and must reach the collator all the same.
+        # Rows do not hold arguments of the model, and must reach the collator unchanged.
         args = copy.copy(args)
         args.remove_unused_columns = False
         super().__init__(
@@ -148,8 +148,8 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """The micro-batches of an optimiser step, with the teacher's side of channel 2, and their tokens counted.
 
-        So every token of the step weighs the same, whichever micro-batch it is in, and hints that the gate leaves out
-        do not count.
+        So every token of the step has the same weight, whichever micro-batch it is in, and hints that the gate leaves
+        out do not count.
         """
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         batches = [self._judged(self._prepare_inputs(batch)) for batch in batches]

@@ -137,7 +137,7 @@ def test_a_run_and_the_run_after_it(tmp_path: Path, capsys: pytest.CaptureFixtur
     _, out, _ = run(capsys, file, "--set", "training.steps=2")
     assert "already finished at step 2: nothing was trained; raise training.steps to go on" in out
     assert out.splitlines()[-1].endswith(str(tmp_path / "run" / "checkpoint-2"))
-    assert "would train nothing, as this is finished at step 2: " in run(capsys, file, "--dry-run")[1]
+    assert "would train nothing: finished at step 2: " in run(capsys, file, "--dry-run")[1]
     code, out, err = run(capsys, file, "--set", "training.steps=2", "--set", "channels.sdpo.alpha=0.7")
     assert (code, out) == (1, "")
     assert err.splitlines()[-1].startswith("error: training.output_dir: ")
@@ -197,7 +197,7 @@ def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["FILE", "--set", "channels.replay.max_length=5000"], 1, "channels.replay.max_length: 5,000 tokens are more"),
         (["FILE", "--set", "model.lora.target_modules=no_such"], 1, "no_such"),
         (["FILE", "--set", "training.output_dir=FILE"], 1, "is a file; give a directory"),
-        (["FILE", "--set", "training.resume=nowhere"], 1, "training.resume: nowhere is no checkpoint"),
+        (["FILE", "--set", "training.resume=nowhere"], 1, "training.resume: nowhere is not a checkpoint"),
     ],
 )
 @pytest.mark.parametrize("dry", [True, False])

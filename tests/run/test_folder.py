@@ -109,7 +109,7 @@ def test_runs_that_must_not_be_resumed(tmp_path: Path) -> None:
         directory.checkpoint(never)
     (tmp_path / "config.yaml").unlink()
     checkpoint(tmp_path, 3)
-    with pytest.raises(ValueError, match=r"holds checkpoints and no config\.yaml"):
+    with pytest.raises(ValueError, match=r"holds checkpoints but no config\.yaml"):
         directory.checkpoint(config(tmp_path))
 
 
@@ -123,7 +123,7 @@ def test_a_checkpoint_by_its_path(tmp_path: Path) -> None:
     made = checkpoint(tmp_path / "other", 4)
     given = config(tmp_path / "run", training={"resume": str(made)})
     assert RunDirectory(tmp_path / "run").checkpoint(given) == made
-    with pytest.raises(ValueError, match=r"training\.resume: nowhere is no checkpoint"):
+    with pytest.raises(ValueError, match=r"training\.resume: nowhere is not a checkpoint"):
         RunDirectory(tmp_path).checkpoint(config(tmp_path, training={"resume": "nowhere"}))
 
 

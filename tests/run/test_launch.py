@@ -18,7 +18,6 @@ from composer_replication.config import Config, parse_config
 from composer_replication.run.arguments import (
     channel_settings,
     grpo_arguments,
-    optimizer_settings,
     training_arguments,
 )
 from composer_replication.run.launch import TrainingRun
@@ -167,7 +166,7 @@ def test_settings_arrive_under_the_trainers_names(tmp_path: Path) -> None:
     assert (settings.sdpo.alpha, settings.sdpo.taid.t_start, settings.sdpo.taid.t_end) == (0.3, 0.2, 1.0)
     assert settings.sdpo.gate is not None
     assert (settings.sdpo.gate.min_gap, settings.watch.gradient_share_every) == (0.5, 0)
-    assert optimizer_settings(config)["betas"] == (0.8, 0.9)
+    assert config.optimizer.betas == (0.8, 0.9)
     arguments = grpo_arguments(config, [0.5])
     assert (arguments["loss_type"], arguments["scale_rewards"], arguments["reward_weights"]) == (
         "dr_grpo",
@@ -230,7 +229,7 @@ def test_a_checkpoint_by_name_must_be_of_such_a_run(tmp_path: Path) -> None:
     given["training"]["save_every"] = 1
     TrainingRun(with_settings(given)).run()
     first = str(tmp_path / "run" / "checkpoint-1")
-    with pytest.raises(ValueError, match="has gone on to checkpoint-2; to branch off"):
+    with pytest.raises(ValueError, match="already has checkpoint-2; to branch off"):
         TrainingRun(with_settings(given, training={**given["training"], "resume": first}))
     branch = {**given["training"], "resume": first, "output_dir": str(tmp_path / "branch")}
     with pytest.raises(ValueError, match=r"training\.resume: .* optimizer\.lr was 0\.001 and is 0\.1"):

@@ -10,7 +10,6 @@ import torch
 from run.training_material import model_folder
 
 from composer_replication.config import Config, parse_config
-from composer_replication.run.arguments import optimizer_settings
 from composer_replication.run.memory import MemoryEstimate, estimate_memory
 from composer_replication.run.model_loading import empty_model, load_model, lora_config
 from composer_replication.run.optimizers import make_optimizer
@@ -47,7 +46,7 @@ def test_weights_gradients_and_states_are_those_of_a_step(folder: Path, sections
     model: Any = load_model(given.model)
     if given.model.lora is not None:
         model = peft.get_peft_model(model, lora_config(given.model))
-    optimizer = make_optimizer(model, **optimizer_settings(given))
+    optimizer = make_optimizer(model, given.optimizer)
     ids = torch.arange(6)[None]
     model(input_ids=ids, labels=ids).loss.backward()
     optimizer.step()

@@ -62,7 +62,9 @@ def test_templates(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text("{{ messages[0]['content'] }}", encoding="utf-8")
     mine = load_tokenizer(ModelSection(name=str(folder), chat_template=str(tmp_path / "mine.jinja")))
     assert mine.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi"
-    with pytest.raises(ValueError, match=r"model\.chat_template: nowhere is no file, and no template that trl ships"):
+    with pytest.raises(
+        ValueError, match=r"model\.chat_template: nowhere is neither a file nor a template that trl ships"
+    ):
         load_tokenizer(ModelSection(name=str(folder), chat_template="nowhere"))
     named = load_tokenizer(ModelSection(name=str(folder), chat_template="qwen3_training"))
     assert "generation" in named.chat_template
@@ -73,7 +75,7 @@ def test_templates(folder: Path, tmp_path: Path) -> None:
         load_tokenizer(ModelSection(name=str(bare)))
     assert load_tokenizer(ModelSection(name=str(bare), chat_template="qwen2_5")).chat_template
     llama = model_folder(tmp_path / "llama", template="llama3_1")
-    with pytest.raises(ValueError, match=r"qwen2_5 uses <\|im_start\|>, which is no token of"):
+    with pytest.raises(ValueError, match=r"qwen2_5 uses <\|im_start\|>, not a token of"):
         load_tokenizer(ModelSection(name=str(llama), chat_template="qwen2_5"))
 
 
@@ -85,7 +87,7 @@ def test_templates(folder: Path, tmp_path: Path) -> None:
         ("a/b/c", "there is no such directory"),
         ("EMPTY", "holds no model: there is no config.json in it"),
         ("BROKEN", "cannot be loaded"),
-        ("no-such/model", "model.name: no-such/model is no directory here, and its"),
+        ("no-such/model", "model.name: no-such/model is not a directory, and its"),
     ],
 )
 @pytest.mark.parametrize("load", [load_model, load_tokenizer, empty_model])

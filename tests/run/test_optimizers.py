@@ -13,12 +13,17 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from composer_replication._tiny import tiny_model
 from composer_replication.run.optimizers import MuonAndAdamW, OptimizerFactory, make_optimizer
+from composer_replication.run.sections import MuonSection, OptimizerSection
 
 SETTINGS: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
 
 
 def small_model(*, tied: bool = False) -> Any:
     return tiny_model("qwen2", vocab_size=64, hidden_size=16, tie_word_embeddings=tied, seed=3)
+
+
+def optimizer_of(model: nn.Module, name: Any, **settings: Any) -> Any:
+    return make_optimizer(model, OptimizerSection(name=name, **settings))
 
 
 def train(model: nn.Module, optimizer: Any, scheduler: LambdaLR, steps: range) -> list[float]:
@@ -46,7 +51,7 @@ def names_in(model: nn.Module, groups: list[dict[str, Any]]) -> set[str]:
 @pytest.mark.parametrize("tied", [False, True])
 def test_muon_gets_the_matrices_of_the_blocks(tied: bool) -> None:
     model = small_model(tied=tied)
-    optimizer = make_optimizer(model, "muon", **SETTINGS)
+    optimizer = optimizer_of(model, "muon", **SETTINGS)
     assert isinstance(optimizer, MuonAndAdamW)
     muon = names_in(model, optimizer.param_groups[:1])
     adamw = names_in(model, optimizer.param_groups[1:])
@@ -62,7 +67,7 @@ def test_muon_gets_the_matrices_of_the_blocks(tied: bool) -> None:
 def test_norms_and_biases_are_not_decayed() -> None:
     model = small_model()
     for name in ("adamw", "muon"):
-        optimizer = make_optimizer(model, name, **SETTINGS)  # type: ignore[arg-type]
+        optimizer = optimizer_of(model, name, **SETTINGS)
         for group in optimizer.param_groups:
             vectors = [one.ndim < 2 for one in group["params"]]
             assert all(vectors) or not any(vectors)
@@ -72,15 +77,11 @@ def test_norms_and_biases_are_not_decayed() -> None:
 def test_a_muon_step_is_torchs_own() -> None:
     model = small_model()
     twin = copy.deepcopy(model)
-    optimizer = make_optimizer(
+    optimizer = optimizer_of(
         model,
         "muon",
-        lr=1e-2,
-        weight_decay=0.1,
-        muon_lr=3e-2,
-        muon_weight_decay=0.2,
-        muon_momentum=0.9,
-        muon_ns_steps=3,
+        **SETTINGS,
+        muon=MuonSection(lr=3e-2, weight_decay=0.2, momentum=0.9, ns_steps=3),
     )
     name = "model.layers.0.mlp.up_proj.weight"
     alone = torch.optim.Muon(
@@ -106,7 +107,7 @@ def test_a_muon_step_is_torchs_own() -> None:
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_resuming_from_a_checkpoint_is_exact(name: Any) -> None:
     whole = small_model()
-    optimizer = make_optimizer(whole, name, **SETTINGS)
+    optimizer = optimizer_of(whole, name, **SETTINGS)
     scheduler = warming_up(optimizer)
     losses = train(whole, optimizer, scheduler, range(3))
     file = io.BytesIO()
@@ -116,7 +117,7 @@ def test_resuming_from_a_checkpoint_is_exact(name: Any) -> None:
 
     resumed = small_model()
     resumed.load_state_dict(weights)
-    again = make_optimizer(resumed, name, **SETTINGS)
+    again = optimizer_of(resumed, name, **SETTINGS)
     its_scheduler = warming_up(again)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
@@ -129,17 +130,17 @@ def test_resuming_from_a_checkpoint_is_exact(name: Any) -> None:
 
 def test_a_fresh_optimiser_would_not_have_been_exact() -> None:
     model = small_model()
-    optimizer = make_optimizer(model, "muon", **SETTINGS)
+    optimizer = optimizer_of(model, "muon", **SETTINGS)
     train(model, optimizer, warming_up(optimizer), range(3))
     twin = copy.deepcopy(model)
-    fresh = make_optimizer(twin, "muon", **SETTINGS)
+    fresh = optimizer_of(twin, "muon", **SETTINGS)
     scheduler = warming_up(optimizer)
     assert train(model, optimizer, scheduler, range(3, 6)) != train(twin, fresh, warming_up(fresh), range(3, 6))
 
 
 def test_a_scheduler_reaches_both_before_and_after_loading() -> None:
     model = small_model()
-    optimizer = make_optimizer(model, "muon", **SETTINGS)
+    optimizer = optimizer_of(model, "muon", **SETTINGS)
     train(model, optimizer, warming_up(optimizer), range(1))
     optimizer.load_state_dict(optimizer.state_dict())
     for group in optimizer.param_groups:
@@ -151,7 +152,7 @@ def test_a_scheduler_reaches_both_before_and_after_loading() -> None:
 
 def test_state_covers_every_parameter() -> None:
     model = small_model()
-    optimizer = make_optimizer(model, "muon", **SETTINGS)
+    optimizer = optimizer_of(model, "muon", **SETTINGS)
     train(model, optimizer, warming_up(optimizer), range(1))
     state = optimizer.state_dict()["state"]
     assert len(state) == len(list(model.parameters()))
@@ -164,20 +165,20 @@ def test_state_covers_every_parameter() -> None:
 def test_frozen_parameters_are_left_out_and_nothing_to_train_is_an_error() -> None:
     model = small_model()
     model.model.embed_tokens.requires_grad_(False)
-    optimizer = make_optimizer(model, "muon", **SETTINGS)
+    optimizer = optimizer_of(model, "muon", **SETTINGS)
     assert "model.embed_tokens.weight" not in names_in(model, optimizer.param_groups)
     model.requires_grad_(False)
     with pytest.raises(ValueError, match="nothing to train"):
-        make_optimizer(model, **SETTINGS)
+        optimizer_of(model, "adamw", **SETTINGS)
     model.lm_head.requires_grad_(True)
     with pytest.raises(ValueError, match="no matrix to train"):
-        make_optimizer(model, "muon", **SETTINGS)
+        optimizer_of(model, "muon", **SETTINGS)
     with pytest.raises(ValueError, match="name must be one of"):
-        make_optimizer(model, "sgd", **SETTINGS)  # type: ignore[arg-type]
+        optimizer_of(model, "sgd", **SETTINGS)
 
 
 def test_parameters_cannot_be_added_later() -> None:
-    optimizer = make_optimizer(small_model(), "muon", **SETTINGS)
+    optimizer = optimizer_of(small_model(), "muon", **SETTINGS)
     with pytest.raises(RuntimeError, match="cannot be added later"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2, 2))]})
 

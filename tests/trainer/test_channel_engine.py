@@ -1,5 +1,9 @@
+"""The gate, the losses and the state of channels 2 and 3 as a trainer runs them."""
+
 from __future__ import annotations
 
+import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +14,7 @@ from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import sdpo_channel
 from composer_replication.channels.settings import ChannelSettings
 from composer_replication.opsd import GeneralizedJSD
-from composer_replication.trainer.channel_engine import ChannelEngine, gradient_shares, site_numbers
+from composer_replication.trainer.channel_engine import ChannelEngine, StepEnds, gradient_shares, site_numbers
 from composer_replication.trainer.hint_gate import HintGate
 
 CHANNELS = {"grpo": 1.0, "sdpo": 0.1, "replay": 0.0}
@@ -98,3 +102,14 @@ def test_shares_are_of_the_gradients_norms() -> None:
     losses = {"a": 3.0 * weight.sum(), "b": weight.sum(), "c": None, "d": torch.tensor(1.0)}
     assert gradient_shares(losses, [weight]) == pytest.approx({"a": 0.75, "b": 0.25})
     assert weight.grad is None
+
+
+def test_a_checkpoint_beyond_the_last_step_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    trainer: Any = SimpleNamespace(channels=SimpleNamespace(begin=lambda steps: None), go_on_logging=lambda: None)
+    with caplog.at_level(logging.WARNING):
+        StepEnds(trainer).on_train_begin(None, SimpleNamespace(global_step=1, max_steps=2), None)
+    assert caplog.messages == []
+    StepEnds(trainer).on_train_begin(None, SimpleNamespace(global_step=4, max_steps=2), None)
+    assert caplog.messages == [
+        "the checkpoint is of step 4 and max_steps is 2: there is nothing left to train; raise max_steps"
+    ]

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from trainer.test_trace_trainer import house_traces, trace_trainer
 
+from composer_replication._tiny import tiny_model
+from composer_replication._tiny.warm_up import house_tokenizer
+from composer_replication.causal_lm import run_causal_lm
+from composer_replication.channels.hint_distillation import HintGate
+from composer_replication.trainer.channel_engine import site_numbers
 from composer_replication.trainer.checkpoint import begin_checkpoint, last_complete_checkpoint, load_state, save_state
 
 
@@ -52,3 +58,39 @@ def test_what_cannot_be_trusted_is_named(tmp_path: Path) -> None:
     (folder / "channels-0.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="cannot be read"):
         load_state(folder)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed_with_the_same_numbers(tmp_path: Path) -> None:
+    """`fixtures/checkpoint-2` was written after step 2 of a run with a model of 8 hidden units."""
+    tokenizer = house_tokenizer()
+    run = trace_trainer(
+        tmp_path,
+        model=tiny_model("qwen2", vocab_size=len(tokenizer), hidden_size=8, seed=1),
+        processing_class=tokenizer,
+        train_dataset=house_traces(4),
+        sdpo_wrapper="taid",
+        hint_gate=HintGate(min_gap=0.0),
+        args={"max_steps": 4},
+    )
+    run._load_optimizer_and_scheduler(str(Path(__file__).with_name("fixtures") / "checkpoint-2"))
+    run.channels.begin(4)
+    assert run.channels.taid_t == 0.7
+    assert run.channels.pairs is not None
+    assert run.channels.pairs.state_dict()["position"] == 2
+    batch = run.collator.collate(run.train_dataset[:2])
+    run.model.eval()
+    judged = run.channels.judge(batch, site_numbers(batch), channel="sdpo")
+    student = run_causal_lm(run.model, batch["input_ids"], batch["attention_mask"])
+    run.channels.hint_loss(student, batch, judged, token_weight=0.01, channel="sdpo")
+    run.channels.replay_loss(run.model, run.channels.pairs.next_batch(2, torch.device("cpu")), share=1.0)
+    metrics = run.channels.end_step(3)
+    expected = {
+        "sdpo/loss": 3.169537305831909,
+        "sdpo/active_tokens": 48,
+        "sdpo/gap": 0.007355600595474243,
+        "sdpo/signed_gap": -0.001588891027495265,
+        "sdpo/taid_t": 0.85,
+        "replay/loss": 0.6931471824645996,
+        "replay/active_tokens": 96,
+    }
+    assert {name: metrics[f"channels/{name}"] for name in expected} == pytest.approx(expected, rel=1e-4)

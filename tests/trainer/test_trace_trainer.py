@@ -22,7 +22,7 @@ from composer_replication.trainer.data_collator import CollatorConfig
 from composer_replication.trainer.trace_trainer import TraceTrainer
 
 
-def _traces(count: int = 6) -> list[TraceExample]:
+def house_traces(count: int = 6) -> list[TraceExample]:
     """Sessions in the tool house: a wrong call and its error, the right call, an answer; and the pair of it."""
     examples = []
     for number, task in enumerate(house_tasks(count, seed=3)):
@@ -75,12 +75,12 @@ def _arguments(folder: Path, **changes: Any) -> TrainingArguments:
     return TrainingArguments(**{**settings, **changes})
 
 
-def _trainer(folder: Path, *, args: dict[str, Any] | None = None, **options: Any) -> TraceTrainer:
+def trace_trainer(folder: Path, *, args: dict[str, Any] | None = None, **options: Any) -> TraceTrainer:
     hints = as_collator_hint(LayeredHints())
     settings: dict[str, Any] = {
         "model": warmed_up_model(),
         "args": _arguments(folder, **(args or {})),
-        "train_dataset": _traces(),
+        "train_dataset": house_traces(),
         "processing_class": house_tokenizer(),
         "collator": CollatorConfig(hint_generator=hints, train_on_errors=False),
     }
@@ -89,7 +89,7 @@ def _trainer(folder: Path, *, args: dict[str, Any] | None = None, **options: Any
 
 def test_three_channels_learn_from_logs(tmp_path: Path) -> None:
     settings = ChannelSettings(alpha_sdpo=1.0, beta_replay=0.5, gradient_share_steps=1)
-    run = _trainer(tmp_path, settings=settings, args={"max_steps": 6})
+    run = trace_trainer(tmp_path, settings=settings, args={"max_steps": 6})
     run.train()
     logged = metrics(tmp_path)
     for line in logged:
@@ -105,7 +105,7 @@ def test_three_channels_learn_from_logs(tmp_path: Path) -> None:
 
 def test_accumulation_weighs_the_same(tmp_path: Path) -> None:
     lines = []
-    traces = _traces()
+    traces = house_traces()
     for example in traces[2:]:  # most micro-batches have no failing turn, and must not dilute those that have
         for turn in example["turns"]:
             turn.pop("tool_error", None)
@@ -116,7 +116,7 @@ def test_accumulation_weighs_the_same(tmp_path: Path) -> None:
             "per_device_train_batch_size": rows,
             "gradient_accumulation_steps": accumulation,
         }
-        _trainer(folder, args=arguments, train_dataset=traces, replay_batch_size=rows // 2).train()
+        trace_trainer(folder, args=arguments, train_dataset=traces, replay_batch_size=rows // 2).train()
         lines.append(metrics(folder)[0])
     for name in ("sdpo/active_tokens", "lm/active_tokens", "replay/active_tokens", "sdpo/sites"):
         assert lines[0][f"channels/{name}"] == lines[1][f"channels/{name}"], name
@@ -129,9 +129,9 @@ def test_accumulation_weighs_the_same(tmp_path: Path) -> None:
 def test_evaluation_has_a_loss_and_leaves_training_alone(tmp_path: Path) -> None:
     # A small step on the very loss that is evaluated: it falls on any machine.
     settings = ChannelSettings(alpha_sdpo=0.0, beta_replay=0.0)
-    traces = _traces(2)
+    traces = house_traces(2)
     arguments = {"max_steps": 1, "learning_rate": 1e-5}
-    run = _trainer(tmp_path, train_dataset=traces, eval_dataset=traces, settings=settings, args=arguments)
+    run = trace_trainer(tmp_path, train_dataset=traces, eval_dataset=traces, settings=settings, args=arguments)
     first = run.evaluate()["eval_loss"]
     assert math.isfinite(first)
     run.train()
@@ -143,9 +143,9 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
     settings = ChannelSettings(sdpo_wrapper="taid")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4}
-    _trainer(whole, args=saving, settings=settings).train()
+    trace_trainer(whole, args=saving, settings=settings).train()
 
-    run = _trainer(broken, args=saving, settings=settings)
+    run = trace_trainer(broken, args=saving, settings=settings)
     end = run.end_step
 
     def stop() -> None:
@@ -155,31 +155,33 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
 
     run.end_step = stop  # type: ignore[method-assign]
     run.train()
-    _trainer(broken, args=saving, settings=settings).train(resume_from_checkpoint=True)
+    trace_trainer(broken, args=saving, settings=settings).train(resume_from_checkpoint=True)
     assert metrics(broken) == metrics(whole)
 
 
 def test_channel_settings_are_keywords_too(tmp_path: Path) -> None:
-    run = _trainer(tmp_path, settings=ChannelSettings(beta_replay=0.3), alpha_sdpo=0.7)
+    run = trace_trainer(tmp_path, settings=ChannelSettings(beta_replay=0.3), alpha_sdpo=0.7)
     assert (run.channels.settings.sdpo.alpha, run.channels.settings.replay.beta) == (0.7, 0.3)
     with pytest.raises(TypeError, match="TraceTrainer has no argument 'alpha_sdp': did you mean 'alpha_sdpo'"):
-        _trainer(tmp_path, alpha_sdp=0.7)
+        trace_trainer(tmp_path, alpha_sdp=0.7)
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="train_dataset is empty"):
-        _trainer(tmp_path, train_dataset=[])
-    clean = copy.deepcopy(_traces(2))
+        trace_trainer(tmp_path, train_dataset=[])
+    clean = copy.deepcopy(house_traces(2))
     for example in clean:
         for turn in example["turns"]:
             turn.pop("tool_error", None)
         example["dpo_pairs"] = None
-    run = _trainer(tmp_path, train_dataset=clean, settings=ChannelSettings(inactive_patience=1), args={"max_steps": 1})
+    run = trace_trainer(
+        tmp_path, train_dataset=clean, settings=ChannelSettings(inactive_patience=1), args={"max_steps": 1}
+    )
     with pytest.warns(InactiveChannelWarning) as caught:
         run.train()
     messages = " ".join(str(one.message) for one in caught)
     assert "traces without a failing turn" in messages
     assert "replay_dataset" in messages
     with pytest.raises(ValueError, match="lm_weight is 0: there is nothing to learn"):
-        _trainer(tmp_path, train_dataset=clean, lm_weight=0.0)
+        trace_trainer(tmp_path, train_dataset=clean, lm_weight=0.0)
     assert torch.isfinite(torch.tensor(metrics(tmp_path)[0]["loss"]))

@@ -164,7 +164,7 @@ def _precise(*tensors: torch.Tensor) -> list[torch.Tensor]:
 
 @dataclass(frozen=True)
 class LoraUpdate:
-    """Where a layer's update `scaling · B @ A` is found: the names of its two parameters, and the layer."""
+    """A layer with the update `scaling · B @ A`, and the names of its two parameters."""
 
     layer: Any
     adapter: str

@@ -120,7 +120,7 @@ def _trained_names(policy: nn.Module) -> frozenset[str]:
 
 
 def saved(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies on the CPU, each with memory of its own: what safetensors takes, and what later steps leave alone."""
+    """Contiguous copies on the CPU that share no memory, as safetensors needs them."""
     return {
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_replication.distillation import TAID, EntropyAwareOPD, GeneralizedJSD, LogitHead, fused_divergence
-from composer_replication.distillation.fused import sweep as chunks
+from composer_replication.distillation.fused import sweep
 
 CRITERIA = [
     *(GeneralizedJSD(beta=beta) for beta in (0.0, 0.1, 0.5, 0.9, 1.0)),
@@ -34,8 +34,8 @@ POSITIONS, HIDDEN, VOCABULARY = 7, 5, 13
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rows a chunk and two a block, so that a handful of positions needs several of both, uneven at the end."""
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 3 * VOCABULARY)
-    monkeypatch.setattr(chunks, "CPU_BLOCK_ELEMENTS", 2 * VOCABULARY)
+    monkeypatch.setattr(sweep, "CHUNK_ELEMENTS", 3 * VOCABULARY)
+    monkeypatch.setattr(sweep, "CPU_BLOCK_ELEMENTS", 2 * VOCABULARY)
 
 
 def make(dtype: torch.dtype = torch.float64, **head: Any) -> tuple[torch.Tensor, torch.Tensor, LogitHead]:
@@ -130,8 +130,8 @@ def test_chunk_and_block_sizes_change_nothing(positions: int, chunk: int, block:
 
     whole = run()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "CHUNK_ELEMENTS", chunk * VOCABULARY)
-        patch.setattr(chunks, "CPU_BLOCK_ELEMENTS", block * VOCABULARY)
+        patch.setattr(sweep, "CHUNK_ELEMENTS", chunk * VOCABULARY)
+        patch.setattr(sweep, "CPU_BLOCK_ELEMENTS", block * VOCABULARY)
         for one, other in zip(whole, run(), strict=True):
             torch.testing.assert_close(one, other)
 
@@ -150,7 +150,7 @@ def test_no_tensor_of_all_positions_and_the_whole_vocabulary_exists(monkeypatch:
             return out
 
     positions, vocabulary = 64, 501
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 8 * vocabulary)
+    monkeypatch.setattr(sweep, "CHUNK_ELEMENTS", 8 * vocabulary)
     hidden = torch.randn(positions, 4, requires_grad=True)
     head = LogitHead(torch.randn(vocabulary, 4, requires_grad=True))
     with Largest() as largest:
@@ -229,7 +229,7 @@ def test_a_head_without_weight_takes_logits() -> None:
 
 @pytest.mark.parametrize("mode", ["bfloat16 model", "autocast"])
 def test_half_precision_accumulates_in_float32(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 2 * 300)
+    monkeypatch.setattr(sweep, "CHUNK_ELEMENTS", 2 * 300)
     hidden, teacher_hidden = torch.randn(24, 16), torch.randn(24, 16)
     weight = torch.randn(300, 16)
     if mode == "bfloat16 model":

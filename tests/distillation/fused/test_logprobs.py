@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 
 from composer_replication.distillation import LogitHead, fused_cross_entropy, fused_token_logprobs
-from composer_replication.distillation.fused import sweep as chunks
+from composer_replication.distillation.fused import sweep
 
 POSITIONS, HIDDEN, VOCABULARY = 7, 5, 13
 
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 3 * VOCABULARY)
-    monkeypatch.setattr(chunks, "CPU_BLOCK_ELEMENTS", 2 * VOCABULARY)
+    monkeypatch.setattr(sweep, "CHUNK_ELEMENTS", 3 * VOCABULARY)
+    monkeypatch.setattr(sweep, "CPU_BLOCK_ELEMENTS", 2 * VOCABULARY)
 
 
 def make(*, frozen_head: bool = False) -> tuple[torch.Tensor, torch.Tensor, LogitHead]:

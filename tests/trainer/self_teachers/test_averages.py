@@ -1,4 +1,4 @@
-"""The moving average of adapters: of what they do, over a real training run, at an adapter's cost."""
+"""The averaged self-teacher: parameters, LoRA updates, and the low-rank average of a layer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,194 @@ from trainer.self_teachers.small_policies import (
     own_logits,
     policy,
     read,
+    trained_copies,
     with_parameters,
 )
 
 from composer_replication._tiny import tiny_model
 from composer_replication.trainer.self_teachers import make_teacher
+from composer_replication.trainer.self_teachers.averages import LowRankAverage
 
-# The measured numbers: `pytest tests/trainer/teachers/test_lora_teacher.py --log-cli-level=INFO`
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_average_is_the_one_taken_by_hand(architecture: str, tied: bool) -> None:
+    model = policy(architecture, tie_word_embeddings=tied)
+    teacher, training = make_teacher("ema", model, rate=0.2), Training(model)
+    by_hand = trained_copies(model)
+    for _ in range(4):
+        training.step()
+        teacher.update()
+        for name, parameter in trained_copies(model).items():
+            by_hand[name] = 0.8 * by_hand[name] + 0.2 * parameter
+    state = teacher.state_dict()
+    assert state.keys() == by_hand.keys()
+    assert ("lm_head.weight" in state) is not tied
+    for name, value in by_hand.items():
+        torch.testing.assert_close(state[name], value, rtol=1e-5, atol=1e-7)
+    expected = with_parameters(model, by_hand)
+    torch.testing.assert_close(logits(teacher), expected, rtol=1e-4, atol=1e-5)
+    # The test must be able to tell the average from the policy, from its start and from the average at another rate.
+    assert (own_logits(model) - expected).abs().max() > 0.02
+    head = teacher.hinted_states(hinted_batch(), INDEX).head.weight
+    assert head is not model.lm_head.weight
+    torch.testing.assert_close(head, by_hand["model.embed_tokens.weight" if tied else "lm_head.weight"])
+
+
+def test_the_default_rate_is_a_twentieth() -> None:
+    model = policy()
+    teacher = make_teacher("ema", model)
+    start = model.lm_head.weight.detach().clone()
+    model.lm_head.weight.data += 1.0
+    teacher.update()
+    torch.testing.assert_close(teacher.state_dict()["lm_head.weight"], start + 0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_does_not_swallow_the_steps(dtype: torch.dtype) -> None:
+    model = policy().to(dtype)
+    weight = model.lm_head.weight
+    weight.data.fill_(1.0)
+    teacher = make_teacher("ema", model, rate=0.05)
+    weight.data.fill_(1.0 + 4 * torch.finfo(dtype).eps)
+    naive = torch.ones_like(weight)
+    by_hand = torch.ones(weight.shape)
+    for _ in range(20):
+        teacher.update()
+        naive.lerp_(weight.detach(), 0.05)
+        by_hand = 0.95 * by_hand + 0.05 * weight.detach().float()
+    assert torch.equal(naive, torch.ones_like(weight))  # each step is less than half of what the type can tell apart
+    kept = teacher.state_dict()["lm_head.weight"]
+    assert kept.dtype == torch.float32
+    torch.testing.assert_close(kept, by_hand, rtol=1e-6, atol=0.0)
+    states = teacher.hinted_states(hinted_batch(), INDEX)
+    assert states.hidden.dtype == dtype
+    assert torch.equal(states.head.weight, by_hand.to(dtype))
+    assert (states.head.weight > 1).all()
+
+
+def test_buffers_are_the_policys_own() -> None:
+    model = policy()
+    model.model.register_buffer("shift", torch.zeros(32))
+    model.model.register_forward_hook(
+        lambda module, _, output: output.__class__(last_hidden_state=output.last_hidden_state + module.shift)
+    )
+    ema, frozen = make_teacher("ema", model), make_teacher("frozen", model)
+    before = own_logits(model)
+    model.model.shift += 1.0
+    torch.testing.assert_close(logits(ema), own_logits(model))
+    # As it was means as it was saved: a buffer that training moves is part of that.
+    torch.testing.assert_close(logits(frozen), before)
+    assert "model.shift" in frozen.state_dict()
+
+
+@pytest.mark.parametrize("kind", ["ema", "frozen"])
+def test_under_autocast(kind: Any) -> None:
+    model = policy()
+    teacher = make_teacher(kind, model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        autocast = logits(teacher)
+        expected = own_logits(model)
+        teacher.update()
+    torch.testing.assert_close(autocast, expected)
+    torch.testing.assert_close(logits(teacher), own_logits(model))
+
+
+RANK, SCALING = 2, 1.5
+
+
+def factors(step: int, outputs: int = 24, inputs: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unrelated ones at each step: the worst case for a fixed rank."""
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(RANK, inputs, generator=generator), torch.randn(outputs, RANK, generator=generator)
+
+
+def dense(average: LowRankAverage) -> torch.Tensor:
+    return average.left_OR.double() @ average.right_RI.double()
+
+
+def product(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+    return SCALING * B.double() @ A.double()
+
+
+def test_exact_while_the_rank_allows_it() -> None:
+    average = LowRankAverage(*factors(0), SCALING, rank=4 * RANK)
+    exact = product(*factors(0))
+    for step in (1, 2, 3):
+        average.update(*factors(step), SCALING, 0.3)
+        exact = 0.7 * exact + 0.3 * product(*factors(step))
+        torch.testing.assert_close(dense(average), exact, rtol=1e-5, atol=1e-6)
+    assert average.truncation < 1e-6
+    assert (average.left_OR.shape, average.right_RI.shape) == ((24, 8), (8, 16))
+    assert average.left_OR.dtype == average.right_RI.dtype == torch.float32
+
+
+def test_what_the_rank_leaves_out_is_bounded_by_what_it_says() -> None:
+    average = LowRankAverage(*factors(0), SCALING, rank=4 * RANK)
+    exact = product(*factors(0))
+    worst = 0.0
+    for step in range(1, 12):
+        average.update(*factors(step), SCALING, 0.3)
+        exact = 0.7 * exact + 0.3 * product(*factors(step))
+        difference = float((dense(average) - exact).norm())
+        assert difference <= float(average.error) * (1 + 1e-4) + 1e-5
+        worst = max(worst, difference / float(exact.norm()))
+    assert 0.05 < worst <= float(average.truncation) < 3 * worst
+
+    # What was lost once fades from the average, but the largest loss is what a log should show.
+    largest = float(average.truncation)
+    for _ in range(30):
+        average.update(*factors(0), SCALING, 0.3)
+    assert average.error / exact.norm() < 0.01
+    assert float(average.truncation) >= largest
+
+
+def test_one_truncation_drops_the_smallest_singular_values_and_no_more() -> None:
+    average = LowRankAverage(*factors(0), SCALING, rank=RANK)
+    average.update(*factors(1), SCALING, 0.5)
+    exact = 0.5 * product(*factors(0)) + 0.5 * product(*factors(1))
+    singular = torch.linalg.svdvals(exact)
+    torch.testing.assert_close((dense(average) - exact).norm(), singular[RANK:].norm(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(average.error.double(), singular[RANK:].norm(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(average.truncation.double(), singular[RANK:].norm() / singular.norm(), rtol=1e-4, atol=0)
+
+
+def test_the_first_value_is_the_layers_own_and_zero_stays_zero() -> None:
+    A, B = factors(0)
+    torch.testing.assert_close(dense(LowRankAverage(A, B, SCALING, rank=8)), product(A, B), rtol=1e-5, atol=1e-6)
+    zero = LowRankAverage(A, torch.zeros_like(B), SCALING, rank=8)
+    zero.update(A, torch.zeros_like(B), SCALING, 0.1)
+    assert not dense(zero).any()
+    assert zero.truncation == 0
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(3, 16), (16, 3), (1, 5), (7, 7)])
+def test_a_narrow_layer_needs_no_more_than_its_full_rank(outputs: int, inputs: int) -> None:
+    average = LowRankAverage(*factors(0, outputs, inputs), SCALING, rank=4 * RANK)
+    exact = product(*factors(0, outputs, inputs))
+    for step in range(1, 9):
+        average.update(*factors(step, outputs, inputs), SCALING, 0.2)
+        exact = 0.8 * exact + 0.2 * product(*factors(step, outputs, inputs))
+    assert average.left_OR.shape == (outputs, min(outputs, inputs, 8))
+    torch.testing.assert_close(dense(average), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_half_precision_of_the_caller_stays_outside() -> None:
+    A, B = factors(0)
+    average = LowRankAverage(A.bfloat16(), B.bfloat16(), SCALING, rank=8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        average.update(A.bfloat16(), B.bfloat16(), SCALING, 0.5)
+    torch.testing.assert_close(dense(average), product(A.bfloat16(), B.bfloat16()), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    A, B = factors(0)
+    average = LowRankAverage(A, B, SCALING, rank=8)
+    with pytest.raises(ValueError, match="weights are not finite"):
+        average.update(A * torch.nan, B, SCALING, 0.5)
+
+
+# The measured numbers: `pytest tests/trainer/self_teachers/test_averages.py --log-cli-level=INFO`
 logger = logging.getLogger(__name__)
 
 

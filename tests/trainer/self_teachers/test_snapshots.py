@@ -1,4 +1,4 @@
-"""The trust region's teacher against an explicit mix of logits."""
+"""The trust-region self-teacher."""
 
 from __future__ import annotations
 
