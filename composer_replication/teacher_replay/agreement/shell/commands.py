@@ -86,6 +86,8 @@ free: reads bound words
   shown -h/--human -m/--mebi -g/--gibi -k
 kill: words bound
   -s=
+pgrep: reads bound words
+  -f/--full -u= shown -a -l
 lsof: reads bound words
   -i= -p= -t -n -P
 which: reads bound words

@@ -15,7 +15,7 @@ def _names(table: str) -> frozenset[str]:
 _FIXERS = {"ruff check": "--fix", "eslint": "--fix", "cargo clippy": "--fix"}
 _FORMATTERS = {"black": "--check", "isort": "--check", "ruff format": "--check", "prettier": "-c"}
 _ASKS = _names(
-    "pwd, whoami, date, env, hostname, uptime, nproc, id, uname, stat, file, cut, tr, awk, test, pgrep, npm ls,"
+    "pwd, whoami, date, env, hostname, uptime, nproc, id, uname, stat, file, cut, tr, awk, test, npm ls,"
     "npm view, npm outdated, pip list, pip show, pip freeze, pip check, docker image ls, docker inspect, docker info,"
     "cargo tree, go list, go env, go version, git blame, git describe, git ls-files, git ls-remote, git ls-tree,"
     "git shortlog, git rev-list, git merge-base, cargo test, phpunit, rspec, jest, tox, mix test, flake8, pyright,"
