@@ -55,7 +55,7 @@ def render() -> str:
         module = import_module(name)
         own = (one for one in vars(module).items() if getattr(one[1], "__module__", None) == module.__name__)
         lines += [name, *_described((one for one in own if not one[0].startswith("_")), described), ""]
-    lines += [*_configuration(), *_command_line()]
+    lines += [*_trainer_keywords(), *_configuration(), *_command_line()]
     return "\n".join(lines) + "\n"
 
 
@@ -72,6 +72,18 @@ def _described(members: Iterable[tuple[str, Any]], described: set[str]) -> Itera
         else:
             yield f"  {name}"
         described.add(home)
+
+
+def _trainer_keywords() -> Iterator[str]:
+    """The channel settings that the trainers take as keywords; their text ends with the default."""
+    from composer_replication.channels.settings import keyword_docs
+
+    for trainer in ("rollouts", "traces"):
+        yield f"channel keywords of the trainer on {trainer}"
+        yield from (
+            f"  {name} = {text.rpartition('Default: ')[2][:-1]}" for name, text in keyword_docs(trainer).items()
+        )
+        yield ""
 
 
 def _configuration() -> Iterator[str]:

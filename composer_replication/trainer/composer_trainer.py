@@ -41,7 +41,6 @@ from composer_replication.trainer.checkpoint import ChannelCheckpoints
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.on_policy_hints import (
     SITES,
-    HintOptions,
     OnPolicyHints,
     buffered_tensors,
     restored_buffer,
@@ -202,9 +201,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         self._hints = OnPolicyHints(
             self.channels,
             self._templated,
-            HintOptions(
-                hint_generator, hints.hint_source, hints.hint_role, hints.target, hints.routing, hints.success_threshold
-            ),
+            hint_generator,
             accelerator=self.accelerator,
             rows_per_pass=self.args.per_device_train_batch_size,
             max_length=_context_limit(self.model),

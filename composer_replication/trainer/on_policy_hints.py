@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from composer_replication.causal_lm import HiddenStates, run_causal_lm
-from composer_replication.channels.hint_distillation import HintGenerator, HintSourceKind, Routing, SDPOTarget
+from composer_replication.channels.hint_distillation import HintGenerator
 from composer_replication.trainer.advantages import routed_advantages
 from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints
 from composer_replication.trainer.rollout_hints import find_hint_sites, hinted_batch
@@ -31,25 +30,13 @@ _OF_ROLLOUTS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"
 _BUFFER = "buffer"
 
 
-@dataclass(frozen=True)
-class HintOptions:
-    """The settings of hints; see `ComposerReplicationTrainer`."""
-
-    hint_generator: HintGenerator
-    hint_source: HintSourceKind
-    hint_role: str
-    sdpo_target: SDPOTarget
-    routing: Routing
-    success_threshold: float | None
-
-
 class OnPolicyHints:
     """The rollouts of a trainer, kept from their generation until they are learned from.
 
     Args:
         channels: teacher, gate and log.
         tokenizer: renders as the rollouts' prompts were rendered.
-        options: how hints are made.
+        hint_generator: writes the hint for an error.
         accelerator: the trainer's; reduces over processes, and sets the precision of the teacher's passes.
         rows_per_pass: how many rollouts the teacher scores at once.
         max_length: of a hinted context, in tokens.
@@ -59,13 +46,14 @@ class OnPolicyHints:
         self,
         channels: ChannelEngine,
         tokenizer: Any,
-        options: HintOptions,
+        hint_generator: HintGenerator,
         *,
         accelerator: Any,
         rows_per_pass: int,
         max_length: int | None,
     ) -> None:
-        self.options = options
+        self._hint_generator = hint_generator
+        self._settings = channels.settings.sdpo
         self._channels = channels
         self._tokenizer = tokenizer
         self._accelerator = accelerator
@@ -121,15 +109,15 @@ class OnPolicyHints:
         """
         rows = len(self._rollouts)
         first = self._accelerator.process_index * rows
-        succeeded = _succeeded(rewards.tolist(), group, self.options.success_threshold)[first : first + rows]
+        succeeded = _succeeded(rewards.tolist(), group, self._settings.success_threshold)[first : first + rows]
         if all(rollout.prompt for rollout in self._rollouts):
             found, reasons = find_hint_sites(
                 self._rollouts,
                 tokenizer=self._tokenizer,
-                hint_generator=self.options.hint_generator,
-                hint_source=self.options.hint_source,
-                hint_role=self.options.hint_role,
-                sdpo_target=self.options.sdpo_target,
+                hint_generator=self._hint_generator,
+                hint_source=self._settings.hint_source,
+                hint_role=self._settings.hint_role,
+                sdpo_target=self._settings.target,
                 feedback=[_feedback(environment) for environment in environments or [None] * rows],
                 reward_texts=self._texts or [None] * rows,
                 rewards=rewards[first : first + rows].tolist(),
@@ -153,7 +141,7 @@ class OnPolicyHints:
         device = output["completion_ids"].device
         tokens = sum(stop - start for sites in kept for site in sites for start, stop in site.spans)
         output[_TOKENS] = self._accelerator.reduce(torch.tensor(float(tokens), device=device), reduction="sum")
-        if self.options.routing == "srpo":
+        if self._settings.routing == "srpo":
             routed = [bool(sites) and not good for sites, good in zip(kept, succeeded, strict=True)]
             output["advantages"] = routed_advantages(output["advantages"], torch.tensor(routed, device=device))
         self.forget()
