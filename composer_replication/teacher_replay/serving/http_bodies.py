@@ -119,7 +119,7 @@ def _content(given: Any, place: str) -> str:
     if isinstance(given, str):
         return given
     parts = given if isinstance(given, list) else [given]
-    texts: list[Any] = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    texts = [part["text"] for part in parts if isinstance(part, dict) and part.get("type") == "text" and "text" in part]
     if len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
         raise QuestionError(f"{place}.content must be a text, or a list of parts of type 'text'", "unsupported_value")
     return "".join(texts)
