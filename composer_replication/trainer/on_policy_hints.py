@@ -53,7 +53,6 @@ class OnPolicyHints:
         max_length: int | None,
     ) -> None:
         self._hint_generator = hint_generator
-        self._settings = channels.settings.sdpo
         self._channels = channels
         self._tokenizer = tokenizer
         self._accelerator = accelerator
@@ -109,15 +108,17 @@ class OnPolicyHints:
         """
         rows = len(self._rollouts)
         first = self._accelerator.process_index * rows
-        succeeded = _succeeded(rewards.tolist(), group, self._settings.success_threshold)[first : first + rows]
+        succeeded = _succeeded(rewards.tolist(), group, self._channels.settings.sdpo.success_threshold)[
+            first : first + rows
+        ]
         if all(rollout.prompt for rollout in self._rollouts):
             found, reasons = find_hint_sites(
                 self._rollouts,
                 tokenizer=self._tokenizer,
                 hint_generator=self._hint_generator,
-                hint_source=self._settings.hint_source,
-                hint_role=self._settings.hint_role,
-                sdpo_target=self._settings.target,
+                hint_source=self._channels.settings.sdpo.hint_source,
+                hint_role=self._channels.settings.sdpo.hint_role,
+                sdpo_target=self._channels.settings.sdpo.target,
                 feedback=[_feedback(environment) for environment in environments or [None] * rows],
                 reward_texts=self._texts or [None] * rows,
                 rewards=rewards[first : first + rows].tolist(),
@@ -141,7 +142,7 @@ class OnPolicyHints:
         device = output["completion_ids"].device
         tokens = sum(stop - start for sites in kept for site in sites for start, stop in site.spans)
         output[_TOKENS] = self._accelerator.reduce(torch.tensor(float(tokens), device=device), reduction="sum")
-        if self._settings.routing == "srpo":
+        if self._channels.settings.sdpo.routing == "srpo":
             routed = [bool(sites) and not good for sites, good in zip(kept, succeeded, strict=True)]
             output["advantages"] = routed_advantages(output["advantages"], torch.tensor(routed, device=device))
         self.forget()
