@@ -108,17 +108,16 @@ class OnPolicyHints:
         """
         rows = len(self._rollouts)
         first = self._accelerator.process_index * rows
-        succeeded = _succeeded(rewards.tolist(), group, self._channels.settings.sdpo.success_threshold)[
-            first : first + rows
-        ]
+        settings = self._channels.settings.sdpo
+        succeeded = _succeeded(rewards.tolist(), group, settings.success_threshold)[first : first + rows]
         if all(rollout.prompt for rollout in self._rollouts):
             found, reasons = find_hint_sites(
                 self._rollouts,
                 tokenizer=self._tokenizer,
                 hint_generator=self._hint_generator,
-                hint_source=self._channels.settings.sdpo.hint_source,
-                hint_role=self._channels.settings.sdpo.hint_role,
-                sdpo_target=self._channels.settings.sdpo.target,
+                hint_source=settings.hint_source,
+                hint_role=settings.hint_role,
+                sdpo_target=settings.target,
                 feedback=[_feedback(environment) for environment in environments or [None] * rows],
                 reward_texts=self._texts or [None] * rows,
                 rewards=rewards[first : first + rows].tolist(),
@@ -142,7 +141,7 @@ class OnPolicyHints:
         device = output["completion_ids"].device
         tokens = sum(stop - start for sites in kept for site in sites for start, stop in site.spans)
         output[_TOKENS] = self._accelerator.reduce(torch.tensor(float(tokens), device=device), reduction="sum")
-        if self._channels.settings.sdpo.routing == "srpo":
+        if settings.routing == "srpo":
             routed = [bool(sites) and not good for sites, good in zip(kept, succeeded, strict=True)]
             output["advantages"] = routed_advantages(output["advantages"], torch.tensor(routed, device=device))
         self.forget()
