@@ -19,7 +19,6 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, core_schema
 from typing_extensions import Self
 
 Weight = Annotated[float, Field(ge=0, strict=True)]
@@ -56,9 +55,9 @@ class OnlyWith:
     choice: str
     value: str
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Accept null in a configuration."""
-        return core_schema.nullable_schema(handler(source))
+        return {"type": "nullable", "schema": handler(source)}
 
 
 @dataclass(frozen=True)
