@@ -13,7 +13,7 @@ from composer_replication.ingestion.shell_commands import SHELL_TOOL, commands_i
 from composer_replication.teacher_replay.agreement.comparison import Comparer
 from composer_replication.teacher_replay.agreement.votes import Tally, decide
 from composer_replication.teacher_replay.ledger import Answer
-from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow
+from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow, bare_action
 from composer_replication.teacher_replay.tool_schemas import complete_tools, is_inferred
 from composer_replication.traces import Step, ToolCall, TraceState, Turn, action_text, render_action
 
@@ -156,8 +156,9 @@ class SequentialGate:
     def __call__(self, step: Step, rows: Sequence[TeacherRow], remaining: Sequence[str], /) -> bool:
         if not action_text(step.turn).strip():
             return False  # there is nothing to reject
-        answers = [(row.teacher_slug, row.turn) for row in rows if row.error is None and row.turn is not None]
-        return self._is_open(Tally.of(step.turn, answers, self._same), len(remaining))
+        usable = [(row.teacher_slug, row.turn) for row in rows if row.error is None and row.turn is not None]
+        answers = [(teacher, bare_action(turn)) for teacher, turn in usable]
+        return self._is_open(Tally.of(bare_action(step.turn), answers, self._same), len(remaining))
 
     def fewest_asked(self, teachers: int) -> int:
         """Return the least number of teachers that are asked where the student did something."""
