@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from composer_replication._whole_file import whole_file
+from composer_replication._files import whole_file
 from composer_replication.ingestion import SYSTEM_PROMPT
 from composer_replication.ingestion.loose_json import objects
 from composer_replication.ingestion.shell_commands import PROTOCOLS
