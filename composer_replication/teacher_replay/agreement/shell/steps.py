@@ -25,8 +25,8 @@ from composer_replication.shell_syntax import (
     spelled_out,
 )
 from composer_replication.teacher_replay.agreement.paths import seen_from
+from composer_replication.teacher_replay.agreement.shell.files import only_reads
 from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, is_plain, program_name, read_line
-from composer_replication.teacher_replay.agreement.shell.reading import only_reads
 
 _DEEPEST = 5
 _MOST_ROUNDS = 20
