@@ -17,13 +17,11 @@ from rich.markup import escape
 import composer_replication
 from composer_replication.cli.doctor import doctor
 from composer_replication.cli.ingest import ingest
-from composer_replication.cli.init import init
-from composer_replication.cli.normalize import normalize
-from composer_replication.cli.pairs import pairs
+from composer_replication.cli.pairs import normalize, pairs
 from composer_replication.cli.quickstart import quickstart
 from composer_replication.cli.replay import replay
 from composer_replication.cli.serve_teacher import serve_teacher
-from composer_replication.cli.train import train
+from composer_replication.cli.train import init, train
 
 _INTERRUPTED = 130  # typer's exit code for Ctrl-C
 
