@@ -26,7 +26,7 @@ from composer_replication.hint_generator.layers import is_vague
 from composer_replication.ingestion import read_traces
 from composer_replication.ingestion.formats import ReadOptions
 from composer_replication.ingestion.log_file import find_files
-from composer_replication.ingestion.reading import UnknownFormatError
+from composer_replication.ingestion.pipeline import UnknownFormatError
 from composer_replication.ingestion.redaction import redact_trace
 from composer_replication.traces import Source, ToolCall, Trace, Turn, dump_json
 

@@ -81,7 +81,7 @@ def to_traces(corpus: Path) -> dict[str, Any]:
 
 def redaction(corpus: Path) -> dict[str, Any]:
     """Redact the traces of a part of the corpus; reading them is not timed."""
-    from composer_replication.ingestion.reading import read_traces
+    from composer_replication.ingestion.pipeline import read_traces
     from composer_replication.ingestion.redaction import redact_trace
     from composer_replication.traces import dump_json
 

@@ -1,4 +1,4 @@
-"""The command line: one module per verb, no logic of its own."""
+"""The command line: verbs that belong together share a module, without logic of their own."""
 
 from composer_replication.cli.app import main
 

@@ -23,7 +23,7 @@ from rich.progress import (
 
 if TYPE_CHECKING:
     from composer_replication.ingestion.error_views import SiteFilter
-    from composer_replication.ingestion.reading import EveryTrace
+    from composer_replication.ingestion.pipeline import EveryTrace
     from composer_replication.ingestion.source import IngestOptions
 
 
@@ -253,7 +253,7 @@ def _hints(paths: list[str], options: IngestOptions, chosen: SiteFilter, *, as_j
 
 @contextmanager
 def _every_trace(paths: list[str], options: IngestOptions) -> Iterator[EveryTrace]:
-    from composer_replication.ingestion.reading import EveryTrace
+    from composer_replication.ingestion.pipeline import EveryTrace
 
     with _wrong_paths_are_bad_usage():
         every = EveryTrace(paths, options)
@@ -280,7 +280,7 @@ def _explain(path: Path, options: IngestOptions, wanted: SiteFilter | None, *, a
     from composer_replication.cli.ingest_views import show_traces
     from composer_replication.ingestion.error_views import explain_trace, with_neighbours
     from composer_replication.ingestion.formats import ReadOptions
-    from composer_replication.ingestion.reading import read_traces
+    from composer_replication.ingestion.pipeline import read_traces
     from composer_replication.ingestion.redaction import redact_trace
 
     if not path.is_file():

@@ -198,8 +198,8 @@ def _run(
     *,
     show_progress: bool,
 ) -> ReplayReport:
-    from composer_replication.cli.pace import Pace
     from composer_replication.cli.replay_views import progress_line
+    from composer_replication.cli.train_views import Pace
     from composer_replication.teacher_replay.prices import to_usd
     from composer_replication.teacher_replay.replay_files import traces_to_replay
     from composer_replication.teacher_replay.schedule import open_replay

@@ -164,8 +164,7 @@ def _show_plan(console: Console, plan: DryRun) -> None:
 
 
 def _train(config: Config, *, show_progress: bool) -> tuple[RunResult, bool]:
-    from composer_replication.cli.pace import Pace
-    from composer_replication.cli.train_views import step_line
+    from composer_replication.cli.train_views import Pace, step_line
     from composer_replication.run.launch import TrainingRun
 
     errors = Console(stderr=True, highlight=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from composer_replication._whole_file import whole_file
+from composer_replication._files import whole_file
 
 # The configuration comes first.
 EXAMPLES: dict[str, tuple[str, ...]] = {

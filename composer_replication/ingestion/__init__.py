@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from composer_replication.ingestion.claude_code import SYSTEM_PROMPT, ClaudeCodeIngester
     from composer_replication.ingestion.formats import Head, ReadOptions, known_formats, register_reader
     from composer_replication.ingestion.log_file import LogFile
-    from composer_replication.ingestion.pipeline import IngestReport, ingest_logs
-    from composer_replication.ingestion.reading import UnknownFormatError, read_traces
+    from composer_replication.ingestion.pipeline import IngestReport, UnknownFormatError, ingest_logs, read_traces
     from composer_replication.ingestion.redaction import Redactor, redact_trace
     from composer_replication.ingestion.source import IngestOptions
     from composer_replication.ingestion.statistics import IngestionStats
@@ -40,8 +39,7 @@ _HOMES = {
         "claude_code": ("SYSTEM_PROMPT", "ClaudeCodeIngester"),
         "formats": ("Head", "ReadOptions", "known_formats", "register_reader"),
         "log_file": ("LogFile",),
-        "pipeline": ("IngestReport", "ingest_logs"),
-        "reading": ("UnknownFormatError", "read_traces"),
+        "pipeline": ("IngestReport", "UnknownFormatError", "ingest_logs", "read_traces"),
         "redaction": ("Redactor", "redact_trace"),
         "source": ("IngestOptions",),
         "statistics": ("IngestionStats",),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import composer_replication
-from composer_replication._whole_file import whole_file
+from composer_replication._files import sha256_of, whole_file
 from composer_replication.replaysim.engines import Drop, Outcome, columns_of, run_batched, run_engine
 from composer_replication.replaysim.recipe import RECIPES, Recipe, load_operators, load_recipe, require_data_juicer
 from composer_replication.replaysim.records import (
@@ -29,7 +28,7 @@ from composer_replication.replaysim.records import (
     with_texts,
 )
 from composer_replication.teacher_replay.compact_pairs import compact_rows, is_compact
-from composer_replication.teacher_replay.pair_files import save_preference, stored_pairs, write_lines
+from composer_replication.teacher_replay.pair_files import put_lines, save_preference, stored_pairs
 from composer_replication.teacher_replay.records import Pair, TeacherCallResult
 from composer_replication.traces import Step
 
@@ -298,7 +297,7 @@ def normalize_file(
     source, outputs = Path(source), [Path(output), *([Path(preference)] if preference is not None else [])]
     _check_paths(source, outputs)
     summary_path = outputs[0].with_name(outputs[0].name + ".summary.json")
-    made_by = {**_made_by(recipe, executor, skip_dj), "input_sha256": _sha256(source)}
+    made_by = {**_made_by(recipe, executor, skip_dj), "input_sha256": sha256_of(source)}
     if not force:
         earlier = _earlier_report(summary_path, made_by, outputs)
         if earlier is not None:
@@ -312,13 +311,13 @@ def normalize_file(
         if not report["pairs_in"]:
             raise ValueError(f"{source}: there is no pair in it")
         rows = (vars(NormalizedDPOPair.of(pair, metadata)) for pair, metadata in kept)
-        write_lines(compact_rows(rows) if is_compact(source) else rows, temporary)
-        if _sha256(source) != made_by["input_sha256"]:
+        put_lines(compact_rows(rows) if is_compact(source) else rows, temporary)
+        if sha256_of(source) != made_by["input_sha256"]:
             # It is read twice, and the operators' results would be joined to other pairs.
             raise ValueError(f"{source}: it changed while it was read; run this again")
     if preference is not None:
         save_preference((pair for pair, _ in kept), preference)
-    digests = [_sha256(path) for path in outputs]
+    digests = [sha256_of(path) for path in outputs]
     with whole_file(summary_path, "the pairs") as temporary:
         temporary.write_text(json.dumps({"made_by": made_by, "outputs": digests, "report": report}, indent=2) + "\n")
     return NormalizedFile(report, up_to_date=False)
@@ -356,15 +355,7 @@ def _earlier_report(summary: Path, made_by: dict[str, Any], outputs: Sequence[Pa
         earlier = json.loads(summary.read_bytes())
         # A run may have written one output more.
         digests = zip(outputs, earlier["outputs"][: len(outputs)], strict=True)
-        unchanged = earlier["made_by"] == made_by and all(_sha256(path) == digest for path, digest in digests)
+        unchanged = earlier["made_by"] == made_by and all(sha256_of(path) == digest for path, digest in digests)
         return dict(earlier["report"]) if unchanged else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

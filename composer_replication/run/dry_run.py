@@ -19,7 +19,7 @@ from composer_replication.trainer.preference_rows import (
     check_shown_context,
     preference_rows,
 )
-from composer_replication.trainer.rendered_traces import rendered_traces
+from composer_replication.trainer.trace_rows import rendered_traces
 
 
 @dataclass(frozen=True)

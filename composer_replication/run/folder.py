@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from composer_replication._whole_file import whole_file
+from composer_replication._files import whole_file
 from composer_replication.run.configuration import Config, launched_processes
 from composer_replication.run.loading import ConfigError, load_config
 from composer_replication.trainer.checkpoint import last_complete_checkpoint

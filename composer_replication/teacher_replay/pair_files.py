@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from composer_replication._files import whole_file
 from composer_replication._optional import require
-from composer_replication._whole_file import whole_file
 from composer_replication.histories import assistant_message
 from composer_replication.teacher_replay.compact_pairs import Row, compact_rows, encoded, stored_rows
 from composer_replication.teacher_replay.records import DPOPair, Pair, check_pair
@@ -201,8 +201,14 @@ def write_lines(rows: Iterable[Row], path: Path) -> int:
     Raises:
         OSError: the file cannot be written; what was there before is still there.
     """
+    with whole_file(path, "pairs") as temporary:
+        return put_lines(rows, temporary)
+
+
+def put_lines(rows: Iterable[Row], path: Path) -> int:
+    """Write rows to a file that is put in its place later; returns how many."""
     count = 0
-    with whole_file(path, "pairs") as temporary, temporary.open("wb", buffering=1 << 18) as file:
+    with path.open("wb", buffering=1 << 18) as file:
         for row in rows:
             file.write(encoded(row) + b"\n")
             count += 1

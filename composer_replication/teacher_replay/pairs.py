@@ -9,25 +9,36 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from composer_replication.teacher_replay.agreement.comparison import Comparer, ExactComparer
 from composer_replication.teacher_replay.agreement.votes import Tally, Verdict, check_threshold, decide
 from composer_replication.teacher_replay.answers import CallChecks
-from composer_replication.teacher_replay.gate_settings import GateSettings, PairRule, add_gate, pair_rule
 from composer_replication.teacher_replay.records import (
     DPOPair,
+    GateSettings,
     Pair,
     TeacherCallResult,
     TeacherRow,
+    add_gate,
     bare_action,
     check_state,
+    gate_settings,
 )
 from composer_replication.traces import Step, TraceState, Turn
 
 logger = logging.getLogger(__name__)
 
 Agreement: TypeAlias = Literal["exact", "action"] | Comparer
+
+
+class PairRule(NamedTuple):
+    """The rule that pairs are extracted by; `warning` is set if the gate had another one."""
+
+    agreement: Any
+    threshold: int
+    min_margin: int
+    warning: str | None
 
 
 @dataclass
@@ -166,6 +177,40 @@ def extract_pairs_with_report(
     if rule.warning is not None:
         logger.warning(rule.warning)
     return extract_by_rule(_steps(states), map(TeacherRow.of, rows), rule, tools=tools)
+
+
+def pair_rule(
+    gates: Sequence[GateSettings],
+    agreement: Any,
+    threshold: int | None,
+    min_margin: int | None,
+    *,
+    default_agreement: str,
+) -> PairRule:
+    """Fill in what is None: the gates' value if all agree, or else the default (2 teachers, margin 0)."""
+    if agreement is None:
+        agreement = _common([gate["agreement"] for gate in gates], default_agreement)
+        if agreement == "custom":
+            agreement = default_agreement
+    if threshold is None:
+        threshold = _common([gate["agreement_threshold"] for gate in gates], 2)
+    if min_margin is None:
+        min_margin = _common([gate["min_margin"] for gate in gates], 0)
+    used = gate_settings(agreement, threshold, min_margin)
+    others = "; ".join(_described(gate) for gate in gates if gate != used)
+    warning = (
+        f"the rows were gated by {others}, and pairs are looked for by {_described(used)}: answers that the gate found "
+        "needless are missing; use the gate's own, or replay without a gate (what is stored is not paid again)"
+    )
+    return PairRule(agreement, threshold, min_margin, warning if others else None)
+
+
+def _common(values: list[Any], default: Any) -> Any:
+    return values[0] if values and values.count(values[0]) == len(values) else default
+
+
+def _described(gate: GateSettings) -> str:
+    return f"agreement {gate['agreement']}, threshold {gate['agreement_threshold']}, margin {gate['min_margin']}"
 
 
 def extract_by_rule(

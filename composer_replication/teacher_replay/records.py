@@ -7,8 +7,31 @@ from typing import Any, TypedDict, cast
 
 import msgspec
 
-from composer_replication.teacher_replay.gate_settings import GateSettings
 from composer_replication.traces import Message, ToolCall, Turn, parse_action, render_action
+
+
+class GateSettings(TypedDict):
+    """The settings of a gate, kept with the rows it let through: pairs must be extracted by the same ones.
+
+    `agreement` is "exact", "action", or "custom" for a comparer of the caller's own.
+    """
+
+    agreement: str
+    agreement_threshold: int
+    min_margin: int
+
+
+def gate_settings(agreement: str | Callable[..., Any], agreement_threshold: int, min_margin: int) -> GateSettings:
+    """Return the settings as rows keep them."""
+    name = agreement if isinstance(agreement, str) else "custom"
+    return GateSettings(agreement=name, agreement_threshold=agreement_threshold, min_margin=min_margin)
+
+
+def add_gate(gates: list[GateSettings], row: Mapping[str, Any]) -> None:
+    """Add the gate of a row to those seen so far."""
+    gate = row.get("gated_by")
+    if gate is not None and gate not in gates:
+        gates.append(gate)
 
 
 class _TeacherCall(TypedDict):

@@ -16,13 +16,18 @@ from typing import Any
 
 import msgspec
 
-from composer_replication._whole_file import whole_file
+from composer_replication._files import whole_file
 from composer_replication.ingestion import SYSTEM_PROMPT
 from composer_replication.ingestion.loose_json import objects
 from composer_replication.ingestion.shell_commands import PROTOCOLS
 from composer_replication.ingestion.store import load_traces
-from composer_replication.teacher_replay.gate_settings import GateSettings, add_gate
-from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow, check_state
+from composer_replication.teacher_replay.records import (
+    GateSettings,
+    TeacherCallResult,
+    TeacherRow,
+    add_gate,
+    check_state,
+)
 from composer_replication.teacher_replay.teachers import RemoteTeacher
 from composer_replication.teacher_replay.tool_schemas import complete_tools, offered_tools
 from composer_replication.traces import Step, Trace, Turn

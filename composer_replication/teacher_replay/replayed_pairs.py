@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_replication.teacher_replay.agreement.comparison import JudgedComparer
-from composer_replication.teacher_replay.gate_settings import pair_rule
-from composer_replication.teacher_replay.pairs import Agreement, PairReport, comparer_for, extract_by_rule
+from composer_replication.teacher_replay.pairs import Agreement, PairReport, comparer_for, extract_by_rule, pair_rule
 from composer_replication.teacher_replay.records import Pair
 from composer_replication.teacher_replay.replay_files import AnswerIndex, ReplayFolder, TraceToReplay, traces_to_replay
 from composer_replication.teacher_replay.teachers import shared_family

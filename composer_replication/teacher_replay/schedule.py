@@ -22,12 +22,17 @@ from composer_replication.ingestion.shell_commands import PROTOCOLS
 from composer_replication.teacher_replay.answers import AnswerReader, GateChoice, Reading, StepGate, gate_for
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules, LedgerThread
 from composer_replication.teacher_replay.client import TeacherClient
-from composer_replication.teacher_replay.gate_settings import GateSettings, gate_settings
 from composer_replication.teacher_replay.ledger import Answer
 from composer_replication.teacher_replay.pairs import Agreement, comparer_for
 from composer_replication.teacher_replay.prices import Tokens, cap_of, to_usd
 from composer_replication.teacher_replay.prompts import KnownPrompts, Prompt, PromptWriter, new_redactor
-from composer_replication.teacher_replay.records import TeacherCallResult, TeacherRow, check_state
+from composer_replication.teacher_replay.records import (
+    GateSettings,
+    TeacherCallResult,
+    TeacherRow,
+    check_state,
+    gate_settings,
+)
 from composer_replication.teacher_replay.replay_files import TraceToReplay
 from composer_replication.teacher_replay.replay_report import ReplayReport
 from composer_replication.teacher_replay.teachers import (

@@ -19,12 +19,12 @@ _MODULES = {
     "channel_log": ("InactiveChannelWarning",),
     "composer_trainer": ("ComposerReplicationTrainer",),
     "data_collator": ("CollatorConfig", "ComposerDataCollator"),
-    "hint_gate": ("HintGate",),
     "rewards": ("EffortPenalty", "effort_cost"),
     "self_teachers": ("make_teacher",),
     "trace_trainer": ("TraceTrainer",),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 _HOMES["ChannelSettings"] = "composer_replication.channels.settings"
+_HOMES["HintGate"] = "composer_replication.channels.hint_distillation"
 
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

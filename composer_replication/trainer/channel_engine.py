@@ -17,13 +17,12 @@ from torch import nn
 from transformers import TrainerCallback
 
 from composer_replication.causal_lm import HiddenStates
-from composer_replication.channels.hint_distillation import HintDistillation, hint_divergence
+from composer_replication.channels.hint_distillation import HintDistillation, hint_divergence, judge_sites
 from composer_replication.channels.scoring import Batch, at, sdpo_pairs
 from composer_replication.channels.settings import ChannelSettings
 from composer_replication.distillation.fused.losses import fused_token_logprobs
 from composer_replication.distillation.taid import TAIDScheduler
 from composer_replication.trainer.channel_log import ChannelLog, Reduce
-from composer_replication.trainer.hint_gate import judge_sites
 from composer_replication.trainer.pairs import ReplayPairs
 from composer_replication.trainer.self_teachers import SelfTeacher, make_teacher
 

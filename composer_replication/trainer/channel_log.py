@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from composer_replication._whole_file import whole_file
+from composer_replication._files import whole_file
 from composer_replication.channels.hint_distillation import HintDistillation
 from composer_replication.channels.policy import CrossEntropy, Grpo
 from composer_replication.channels.preference import Preference

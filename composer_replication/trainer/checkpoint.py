@@ -9,7 +9,6 @@ A run that is killed while it saves leaves a checkpoint without the last file; r
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -21,7 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from composer_replication._whole_file import whole_file
+from composer_replication._files import sha256_of, whole_file
 from composer_replication.trainer.channel_engine import ChannelEngine
 from composer_replication.trainer.model_card import card_of, name_base_absolutely
 
@@ -39,7 +38,7 @@ def save_state(
     with whole_file(tensor_file, "the checkpoint") as temporary:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)
     with whole_file(number_file, "the checkpoint") as temporary:
-        temporary.write_text(json.dumps({**numbers, "tensors_sha256": _checksum(tensor_file)}), encoding="utf-8")
+        temporary.write_text(json.dumps({**numbers, "tensors_sha256": sha256_of(tensor_file)}), encoding="utf-8")
 
 
 def load_state(folder: str | Path, *, process: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -56,7 +55,7 @@ def load_state(folder: str | Path, *, process: int = 0) -> tuple[dict[str, torch
         )
     try:
         numbers = json.loads(number_file.read_text(encoding="utf-8"))
-        if numbers.pop("tensors_sha256") != _checksum(tensor_file):
+        if numbers.pop("tensors_sha256") != sha256_of(tensor_file):
             raise ValueError(f"{tensor_file} is not the file that the checkpoint was saved with: its checksum differs")
         return load_file(tensor_file), numbers
     except (OSError, KeyError, json.JSONDecodeError, SafetensorError) as error:
@@ -205,11 +204,3 @@ def _is_complete(folder: Path, processes: int) -> bool:
 
 def _files(folder: str | Path, process: int) -> tuple[Path, Path]:
     return Path(folder, f"channels-{process}.safetensors"), Path(folder, f"channels-{process}.json")
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -47,9 +47,8 @@ from composer_replication.trainer.on_policy_hints import (
 )
 from composer_replication.trainer.pairs import given_pairs, replay_pairs
 from composer_replication.trainer.preference_rows import ShownContext, check_shown_context
-from composer_replication.trainer.rendered_traces import TraceBatches
-from composer_replication.trainer.reset_text import separating
-from composer_replication.trainer.rollouts import Rollout
+from composer_replication.trainer.rollouts import Rollout, separating
+from composer_replication.trainer.trace_rows import TraceBatches
 
 logger = logging.getLogger(__name__)
 

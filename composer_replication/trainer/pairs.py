@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from composer_replication.teacher_replay.pair_files import training_pairs
-from composer_replication.trainer.epoch_positions import EpochPositions
 from composer_replication.trainer.preference_rows import (
     PairInput,
     PreferenceRow,
@@ -24,6 +23,7 @@ from composer_replication.trainer.preference_rows import (
     rows_digest,
 )
 from composer_replication.trainer.reference_logprobs import reference_logprobs, reference_policy
+from composer_replication.trainer.trace_rows import EpochPositions
 
 logger = logging.getLogger(__name__)
 

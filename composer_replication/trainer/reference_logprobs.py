@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from composer_replication._whole_file import whole_file
+from composer_replication._files import whole_file
 from composer_replication.causal_lm import evaluating, without_wrappers
 from composer_replication.channels import preference_logprobs
 from composer_replication.trainer.preference_rows import PreferenceRow, check_rows, preference_batch, rows_digest

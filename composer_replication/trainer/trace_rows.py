@@ -1,23 +1,33 @@
-"""One conversation of a trace as rows of token ids, with its hint sites."""
+"""Traces as rows of token ids, with their hint sites: made from one conversation at a time, rendered once before
+training, and drawn in an order that is shuffled per epoch, split among processes, and resumable.
+
+A step has as many rows as the batch size says, however long a trace is.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import random
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from jinja2.exceptions import TemplateError
 
 from composer_replication.chat_templates import Tools
 from composer_replication.rendering import TurnSpan, render_conversation
-from composer_replication.traces import Turn
+from composer_replication.traces import TraceExample, Turn
 from composer_replication.trainer.conversations import Conversation
 from composer_replication.trainer.sites import HintSite, SiteFinder, error_remarks, is_erring
 
 if TYPE_CHECKING:
-    from composer_replication.trainer.data_collator import CollatorConfig
+    from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
+
+logger = logging.getLogger(__name__)
 
 _DROPPED = {
     "not_the_students_mistake": "not the student's mistake",
@@ -169,3 +179,174 @@ def _masks(learned: Sequence[TurnSpan], windows: Sequence[_Window], length: int)
             mask = masks[(whole if any(whole) else ending).index(True)]
             mask[span.start : span.stop] = [1] * (span.stop - span.start)
     return masks
+
+
+def rendered_traces(examples: Iterable[TraceExample], collator: ComposerDataCollator) -> list[TraceRow]:
+    """Return the rows of all traces that teach something; a warning counts those that the chat template refuses.
+
+    Raises:
+        ValueError: nothing is left.
+    """
+    rows: list[TraceRow] = []
+    refused: list[str] = []
+    for example in examples:
+        try:
+            rows += [row.compact() for row in collator.rows(example) if row.teaches]
+        except ValueError as error:
+            refused.append(str(error))
+    if not rows:
+        why = f": {refused[0]}" if refused else ", no assistant turn to learn from"
+        raise ValueError(f"none of the traces can be trained on{why}")
+    if refused:
+        logger.warning("%d traces are left out, the first because %s", len(refused), refused[0])
+    stats = collator.stats
+    dropped = ", ".join(f"{count} {reason}" for reason, count in stats.sites_dropped.most_common())
+    logger.info(
+        "%d rows, %d hinted turns; without a hint: %s", len(rows), stats.sites, dropped or f"{stats.hints_missing}"
+    )
+    return rows
+
+
+def rows_digest(rows: Sequence[TraceRow]) -> str:
+    """Return a hash of all token ids and of where they carry loss: a run is resumed with the same rows."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for numbers in (row.ids, row.response_mask, *(site.hinted(row.ids) for site in row.sites)):
+            digest.update(len(numbers).to_bytes(8, "little"))
+            digest.update(array("i", numbers).tobytes())
+    return digest.hexdigest()
+
+
+def check_same_rows(saved: str, own: str) -> None:
+    """Raise ValueError unless the digest of a checkpoint's rows equals that of the rows that are here."""
+    if saved != own:
+        raise ValueError(
+            "the checkpoint was made with other traces, or with the same rendered in another way: resume with the same "
+            "data and settings, or start a new run"
+        )
+
+
+class TraceBatches:
+    """Batches of the rows that have a hinted turn; the others would cost a pass and teach channel 2 nothing.
+
+    Raises:
+        ValueError: no trace has a failing turn that gets a hint; the message counts why.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[TraceExample],
+        collator: ComposerDataCollator,
+        *,
+        batch_size: int,
+        seed: int,
+        process_index: int = 0,
+        num_processes: int = 1,
+    ) -> None:
+        self._rows = [row for row in rendered_traces(examples, collator) if row.sites]
+        if not self._rows:
+            stats = collator.stats
+            reasons = {**stats.sites_dropped, "without anything for the hint generator to say": stats.hints_missing}
+            counted = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
+            raise ValueError(
+                f"none of the {len(examples)} traces has a failing turn with a hint ({counted or 'no errors'}): "
+                "channel 2 has nothing to score in them"
+            )
+        self._digest = rows_digest(self._rows)
+        self._collator = collator
+        self._batch_size = batch_size
+        self._positions = EpochPositions(
+            len(self._rows), seed=seed, process_index=process_index, num_processes=num_processes
+        )
+
+    def next_batch(self, device: torch.device | str) -> dict[str, torch.Tensor]:
+        """Return the next rows as a batch."""
+        batch = self._collator.collate([self._rows[place] for place in self._positions.next(self._batch_size)])
+        return {name: tensor.to(device) for name, tensor in batch.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position among the rows, and the rows' digest."""
+        return {"rows": self._digest, "position": self._positions.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave; ValueError if it is of other traces."""
+        check_same_rows(state["rows"], self._digest)
+        self._positions.load_state_dict(state["position"])
+
+
+class EpochPositions:
+    """An endless walk over `count` examples.
+
+    The epochs' permutations form one stream. Process p of n takes every n-th example of it, from the p-th on: all of
+    them together see each example once in an epoch, whether or not the number of examples divides.
+
+    The order is a function of seed and epoch alone, so it does not touch the random state that rollouts are sampled
+    with, and a resumed run continues with exactly the next examples.
+
+    Raises:
+        ValueError: no examples, or a process outside the range.
+    """
+
+    def __init__(self, count: int, *, seed: int, process_index: int = 0, num_processes: int = 1) -> None:
+        if count < 1:
+            raise ValueError("there must be at least one example to draw from, got none")
+        if not 0 <= process_index < num_processes:
+            raise ValueError(
+                f"process_index must be in 0..{num_processes - 1} (num_processes - 1), got {process_index}"
+            )
+        self._count = count
+        self._seed = seed
+        self._process_index = process_index
+        self._num_processes = num_processes
+        # The position of process 0 in the stream; it holds for all, since all have drawn equally often.
+        self._position = 0
+        self._order: tuple[int, list[int]] | None = None
+
+    @property
+    def epoch(self) -> float:
+        """Number of passes over the examples so far."""
+        return self._position / self._count
+
+    def next(self, size: int) -> list[int]:
+        """The next `size` examples of this process; they may reach into the next epoch.
+
+        Raises:
+            ValueError: a size below 1.
+        """
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got {size}")
+        places = [self._place(self._position + self._process_index + self._num_processes * n) for n in range(size)]
+        self._position += self._num_processes * size
+        return places
+
+    def state_dict(self) -> dict[str, int]:
+        """The position, and what it is a position in; the same in every process."""
+        return {"position": self._position, "seed": self._seed, "count": self._count}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue after what was drawn before `state_dict`; the number of processes may differ.
+
+        Raises:
+            ValueError: the state is of other examples or another seed, or lacks something.
+        """
+        mine = self.state_dict()
+        if missing := mine.keys() - state.keys():
+            raise ValueError(f"the position's state lacks {', '.join(sorted(missing))}")
+        for name, what in (("seed", "another seed"), ("count", "another number of examples")):
+            if state[name] != mine[name]:
+                raise ValueError(
+                    f"the position was saved with {what} ({state[name]}, here {mine[name]}): resume with the same data "
+                    "and seed, or start a new run"
+                )
+        if state["position"] < 0:
+            raise ValueError(f"a position must not be negative, got {state['position']}")
+        self._position = int(state["position"])
+
+    def _place(self, stream_position: int) -> int:
+        epoch, place = divmod(stream_position, self._count)
+        if self._order is None or self._order[0] != epoch:
+            order = list(range(self._count))
+            # Seeded by a text, `random` hashes it: neighbouring seeds and epochs have nothing in common.
+            random.Random(f"{self._seed}/{epoch}").shuffle(order)
+            self._order = epoch, order
+        return self._order[1][place]

@@ -38,7 +38,7 @@ from composer_replication.trainer.channel_log import MetricsFile
 from composer_replication.trainer.checkpoint import ChannelCheckpoints
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.pairs import given_pairs, replay_pairs
-from composer_replication.trainer.rendered_traces import check_same_rows, rendered_traces, rows_digest
+from composer_replication.trainer.trace_rows import check_same_rows, rendered_traces, rows_digest
 
 # The teacher's side of a batch is kept in it, from where the step's tokens are counted to where the loss is.
 _KEPT = "sdpo_kept"

@@ -221,7 +221,7 @@ def failing(tmp_path: Path) -> Path:
 def failing_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A log that is read as `failing_trace`: what is charged and masked is others' to find."""
     monkeypatch.setattr(
-        "composer_replication.ingestion.reading.read_as", lambda *_: iter([failing_trace(), failing_trace()])
+        "composer_replication.ingestion.pipeline.read_as", lambda *_: iter([failing_trace(), failing_trace()])
     )
     return write(tmp_path / "s1.jsonl", session("a"))
 
@@ -379,7 +379,7 @@ def test_files_that_cannot_be_read_are_named_at_the_end(
             raise RuntimeError("bad [bold]file")
         return find_format(log)
 
-    monkeypatch.setattr("composer_replication.ingestion.reading.find_format", fail)
+    monkeypatch.setattr("composer_replication.ingestion.pipeline.find_format", fail)
     code, out, _ = run(capsys, mode, logs)
     assert code == 1
     assert unbroken(out).endswith("fork.jsonl:RuntimeError:bad[bold]file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -310,3 +311,15 @@ def test_what_stood_there_before_stays_if_a_run_fails(pairs: Path, tmp_path: Pat
         normalize_file(pairs, output)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*out*")} == before
     assert list(tmp_path.glob(".*")) == []
+
+
+def test_a_disk_that_is_full_is_named_with_its_path(pairs: Path, tmp_path: Path, run: Run) -> None:
+    output, (soft, hard) = tmp_path / "out.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        code, out, err = run(pairs, "-o", output, "--skip-dj")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (code, out) == (1, "")
+    assert err == f"error: {output}: File too large; the pairs need a place that can be written\n"
+    assert [path.name for path in tmp_path.iterdir()] == [pairs.name]

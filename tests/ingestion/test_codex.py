@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from composer_replication.ingestion.formats import ReadOptions, codex, read_head
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.reading import read_traces
+from composer_replication.ingestion.pipeline import read_traces
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import ToolCall, Trace, Turn, Usage
 

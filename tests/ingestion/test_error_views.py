@@ -17,7 +17,7 @@ from composer_replication.ingestion.error_views import (
     explain_trace,
     with_neighbours,
 )
-from composer_replication.ingestion.reading import read_traces
+from composer_replication.ingestion.pipeline import read_traces
 from composer_replication.traces import Source, ToolCall, Trace, Turn
 
 

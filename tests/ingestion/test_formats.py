@@ -15,7 +15,7 @@ from claude_sessions import Session, write_lines
 from composer_replication.ingestion import LogFile, ingest_logs, load_traces
 from composer_replication.ingestion import formats as formats_module
 from composer_replication.ingestion.formats import find_format, known_formats, read_head, register_reader
-from composer_replication.ingestion.reading import UnknownFormatError, read_traces
+from composer_replication.ingestion.pipeline import UnknownFormatError, read_traces
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

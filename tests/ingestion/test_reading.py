@@ -13,8 +13,7 @@ from ingestion.sessions_on_disk import session, write
 from composer_replication.ingestion import IngestionStats, ReadOptions, read_traces
 from composer_replication.ingestion.formats import find_format
 from composer_replication.ingestion.log_file import LogFile
-from composer_replication.ingestion.pipeline import ingest_logs
-from composer_replication.ingestion.reading import EveryTrace
+from composer_replication.ingestion.pipeline import EveryTrace, ingest_logs
 from composer_replication.ingestion.source import IngestOptions
 from composer_replication.traces import Trace, Turn
 
@@ -64,7 +63,7 @@ def test_a_file_that_fails_is_named_and_the_rest_is_read(logs: Path, monkeypatch
             raise RuntimeError("bad file")
         return find_format(log)
 
-    monkeypatch.setattr("composer_replication.ingestion.reading.find_format", fail)
+    monkeypatch.setattr("composer_replication.ingestion.pipeline.find_format", fail)
     every = EveryTrace([logs])
     assert student_turns(list(every)) == ["msg_a", "msg_b"]
     assert every.failures == {str(logs / "fork.jsonl"): "RuntimeError: bad file"}

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from composer_replication.ingestion.redaction import Redactor, redact_trace
+from composer_replication.ingestion.redaction import Redactor, _rules, redact_trace
 from composer_replication.ingestion.redaction.personal import _NO_USER
-from composer_replication.ingestion.redaction.redactor import _rules
 from composer_replication.ingestion.redaction.tokens import _library_patterns
 from composer_replication.pattern_set import wider_gate
 from composer_replication.traces import Source, ToolCall, Trace, Turn

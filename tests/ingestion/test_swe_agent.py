@@ -11,7 +11,7 @@ from damaged_logs import FIXTURES, read_path, read_value, survives_damage
 
 from composer_replication.histories import CLEARED_RESULT
 from composer_replication.ingestion.formats import Head, swe_agent
-from composer_replication.ingestion.reading import read_traces
+from composer_replication.ingestion.pipeline import read_traces
 from composer_replication.ingestion.statistics import IngestionStats
 from composer_replication.traces import Trace
 

@@ -13,7 +13,7 @@ import pytest
 from teacher_replay.loopback_teacher import Asked, LoopbackTeachers
 from teacher_replay.metered_replays import MeteredServer, Teacher, spec_of
 
-from composer_replication.ingestion.reading import read_traces
+from composer_replication.ingestion.pipeline import read_traces
 from composer_replication.teacher_replay.pair_files import preference_row
 from composer_replication.teacher_replay.pairs import extract_pairs_with_report
 from composer_replication.teacher_replay.records import TeacherCallResult

@@ -12,10 +12,10 @@ import torch
 from composer_replication.batch import build_batch
 from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels import sdpo_channel
+from composer_replication.channels.hint_distillation import HintGate
 from composer_replication.channels.settings import ChannelSettings
 from composer_replication.opsd import GeneralizedJSD
 from composer_replication.trainer.channel_engine import ChannelEngine, StepEnds, gradient_shares, site_numbers
-from composer_replication.trainer.hint_gate import HintGate
 
 CHANNELS = {"grpo": 1.0, "sdpo": 0.1, "replay": 0.0}
 

@@ -18,10 +18,10 @@ from trl import GRPOTrainer
 
 from composer_replication._tiny.tool_house import ToolHouse, house_tasks
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.channels.hint_distillation import HintGate, judge_sites
 from composer_replication.trainer import channel_engine
 from composer_replication.trainer.channel_log import InactiveChannelWarning
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
-from composer_replication.trainer.hint_gate import HintGate, judge_sites
 
 CHANNELS = ("grpo", "sdpo", "replay")
 

@@ -16,7 +16,7 @@ from composer_replication.loss import compose_loss
 from composer_replication.rendering import render_conversation
 from composer_replication.trainer.conversations import conversations, trace_turns
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
-from composer_replication.trainer.rendered_traces import rows_digest
+from composer_replication.trainer.trace_rows import rows_digest
 
 GO = {"role": "user", "content": "Fix the bug 🙂."}
 WRONG = {

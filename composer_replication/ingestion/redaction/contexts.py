@@ -12,6 +12,7 @@ from typing import Any
 import re2
 from detect_secrets.plugins.keyword import DENYLIST
 
+from composer_replication.coding_tools import word_set
 from composer_replication.ingestion.redaction.finding import (
     Finding,
     Rule,
@@ -19,7 +20,6 @@ from composer_replication.ingestion.redaction.finding import (
     is_words_and_number,
     mixes_case,
     stands_for_a_secret,
-    word_set,
 )
 
 PASSWORD = "PASSWORD"

@@ -32,11 +32,6 @@ class Rule(NamedTuple):
     find: Callable[[str], Iterator[Finding]]
 
 
-def word_set(text: str) -> frozenset[str]:
-    """The words of a text."""
-    return frozenset(text.split())
-
-
 # Text that stands for a secret without being one: documentation, masks (an ellipsis also as the bytes that rules see),
 # variables, placeholders of our own.
 _STANDS_FOR_A_SECRET = re.compile(

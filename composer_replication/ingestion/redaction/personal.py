@@ -6,7 +6,8 @@ import re
 import string
 from collections.abc import Iterable, Iterator
 
-from composer_replication.ingestion.redaction.finding import Finding, Known, KnownSecrets, Rule, word_set
+from composer_replication.coding_tools import word_set
+from composer_replication.ingestion.redaction.finding import Finding, Known, KnownSecrets, Rule
 
 EMAIL = "EMAIL"
 HOME_USER = "HOME_USER"

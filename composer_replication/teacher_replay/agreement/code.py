@@ -8,8 +8,8 @@ import re
 from functools import lru_cache
 
 from composer_replication.coding_tools import DIRECTORY_KEYS, PATH_KEYS, word_set
-from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.prose import likeness
+from composer_replication.teacher_replay.agreement.shell.lines import normal_path
 
 _HASH = word_set(
     "py pyi sh bash zsh rb yml yaml toml cfg ini mk r pl conf tf dockerfile makefile ex exs jl nim cr ps1 "

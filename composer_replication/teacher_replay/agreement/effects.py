@@ -8,9 +8,8 @@ from typing import Any
 
 from composer_replication.teacher_replay.agreement.code import same_code
 from composer_replication.teacher_replay.agreement.edits import Edit, are_independent, patch_changes, same_edit
-from composer_replication.teacher_replay.agreement.paths import is_absolute, seen_from
 from composer_replication.teacher_replay.agreement.prose import likeness
-from composer_replication.teacher_replay.agreement.shell.lines import Form
+from composer_replication.teacher_replay.agreement.shell.lines import Form, is_absolute, seen_from
 
 # Beyond this, sequences are not searched for a common order.
 _MOST_EFFECTS = 300

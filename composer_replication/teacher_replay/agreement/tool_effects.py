@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,21 +22,15 @@ from composer_replication.coding_tools import (
     WORKING_DIRECTORY_KEYS,
     WRITE_TOOLS,
     text_of,
-)
-from composer_replication.teacher_replay.agreement.arguments import (
-    FOR_THE_READER,
-    STATEMENT,
-    argument_forms,
-    scalar,
+    word_set,
 )
 from composer_replication.teacher_replay.agreement.code import python_call, python_form
 from composer_replication.teacher_replay.agreement.edits import Edit, is_patch
 from composer_replication.teacher_replay.agreement.effects import NOTES, Effect, effect, on_path, patch_effects
-from composer_replication.teacher_replay.agreement.paths import normal_path
 from composer_replication.teacher_replay.agreement.shell.effects import line_edit, shell_effects
 from composer_replication.teacher_replay.agreement.shell.files import Lines
-from composer_replication.teacher_replay.agreement.shell.lines import Form
-from composer_replication.teacher_replay.agreement.shell.meanings import sql_form
+from composer_replication.teacher_replay.agreement.shell.lines import Form, normal_path
+from composer_replication.teacher_replay.agreement.shell.meanings import json_form, sql_form
 from composer_replication.teacher_replay.agreement.shell.searches import (
     FILE_TYPES,
     extended_pattern,
@@ -52,6 +46,34 @@ _NOT_PERMISSIONS = ("command", "cmd", "action", "type", "shell", "login", *WORKI
 _JSON_BLANKS = re.compile(r'(?P<string>"(?:\\.|[^"\\])*"?)|\s*(?P<mark>[{}\[\],:])\s*|\s+', re.DOTALL)
 _BLANKS = re.compile(r'(?P<string>"(?:\\.|[^"\\])*"?)|(?P<mark>(?!))|[^\S\n]+', re.DOTALL)
 _READS = re.compile(r"^(?:get|list|read|view|search|find|fetch|web_?search|web_?fetch|show|ls)", re.IGNORECASE)
+# Said to whoever watches; nothing is done otherwise because of them.
+_FOR_THE_READER = word_set(
+    "description explanation justification thought thoughts reasoning security_risk activeForm "
+    "active_form timeout timeout_ms timeout_s yield_time_ms max_output_tokens toolSummary"
+)
+_PATHS = frozenset((*PATH_KEYS, *DIRECTORY_KEYS, *WORKING_DIRECTORY_KEYS, "paths"))
+_PROSE = word_set("prompt message question instructions summary body comment reason task plan")
+_STATEMENT = re.compile(
+    r"\s*(?:select|explain|pragma|with\s+\w+\s+as|insert\s+into|update\s+\S+\s+set|delete\s+from|alter\s+table"
+    r"|(?:create|drop)\s+(?:unique\s+)?(?:table|index|view|database|schema))\s",
+    re.IGNORECASE,
+)
+_TIMED = re.compile(r"wait|sleep|timer|alarm|schedule|config|set_|update|create|monitor", re.IGNORECASE)
+# Whatever they run ends by itself, and the time it is given is a precaution.
+_RUNS = ("command", "cmd", "code", "url")
+# Texts of files, whose closing newline is put in or left out as it happens.
+_CONTENTS = frozenset((*CONTENT_KEYS, "new_string", "new_str", "new_source", "code"))
+_URL = re.compile(r"https?://\S+")
+# What goes without saying, by tool (in lower case).
+_DEFAULTS: dict[str, dict[str, str]] = {
+    "edit": {"replace_all": "false"},
+    "taskoutput": {"block": "true"},
+    "notebookedit": {"edit_mode": "replace", "cell_type": "code"},
+    "task": {"subagent_type": "general-purpose"},
+    "list_files": {"path": "."},
+    "search_dir": {"dir": ".", "dir_path": "."},
+    "find_file": {"dir": ".", "dir_path": "."},
+}
 
 
 def call_effects(call: ToolCall) -> list[Effect]:
@@ -71,7 +93,7 @@ def _any_call(name: str, arguments: Mapping[str, Any]) -> Effect:
     name = "task" if name == "agent" else name
     code = (source,) if isinstance(source := arguments.get("new_source"), str) else ()
     others = {key: value for key, value in arguments.items() if not code or key != "new_source"}
-    form, prose = argument_forms(name, others)
+    form, prose = _argument_forms(name, others)
     touches = NOTES if name in PLAN_TOOLS else None
     path = text_of(arguments, ("notebook_path",)) or ""
     # Sub-agents that are started together run side by side.
@@ -92,7 +114,7 @@ def _any_call(name: str, arguments: Mapping[str, Any]) -> Effect:
 def _raw_effects(name: str, text: str) -> list[Effect]:
     if is_patch(text):
         return patch_effects(text)
-    if STATEMENT.match(text):
+    if _STATEMENT.match(text):
         return [effect("call", name.lower(), "raw", sql_form(text))]
     blanks = _JSON_BLANKS if text.lstrip().startswith(("{", "[")) else _BLANKS
     shown = blanks.sub(lambda found: found["string"] or found["mark"] or " ", text.strip())
@@ -100,11 +122,11 @@ def _raw_effects(name: str, text: str) -> list[Effect]:
 
 
 def _only(arguments: Mapping[str, Any], *keys: str) -> bool:
-    return all(key in keys or key in FOR_THE_READER for key in arguments)
+    return all(key in keys or key in _FOR_THE_READER for key in arguments)
 
 
 def _number(value: Any) -> int | None:
-    text = scalar(value)
+    text = _scalar(value)
     return int(text) if re.fullmatch(r"-?\d{1,12}", text) else None
 
 
@@ -118,10 +140,10 @@ def _shell(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     others = {
         key: value
         for key, value in arguments.items()
-        if key not in _NOT_PERMISSIONS and key not in FOR_THE_READER and scalar(value) not in ("false", "[]", "{}")
+        if key not in _NOT_PERMISSIONS and key not in _FOR_THE_READER and _scalar(value) not in ("false", "[]", "{}")
     }
-    in_background = scalar(others.pop("run_in_background", False)) == "true"
-    form, _ = argument_forms(name, others)
+    in_background = _scalar(others.pop("run_in_background", False)) == "true"
+    form, _ = _argument_forms(name, others)
     if isinstance(command, list):
         command = _joined([str(word) for word in command])
     where = None if directory is None else normal_path(directory)
@@ -159,7 +181,7 @@ def _change(arguments: Mapping[str, Any]) -> Edit | None:
             continue
         if not _only(arguments, *PATH_KEYS, old_key, new_key, "replace_all", "command", "expected_replacements"):
             return None
-        return Edit(old, new, all_places=scalar(arguments.get("replace_all", False)) == "true")
+        return Edit(old, new, all_places=_scalar(arguments.get("replace_all", False)) == "true")
     return None
 
 
@@ -215,18 +237,18 @@ def _search(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
     if isinstance(kind := arguments.get("type"), str):
         globs.append(FILE_TYPES.get(kind, f"type:{kind}"))
     modes = {"files_with_matches": "files", "content": "content", "count": "count"}
-    flags = [flag for flag, key in (("-i", "-i"), ("-U", "multiline")) if scalar(arguments.get(key, False)) == "true"]
+    flags = [flag for flag, key in (("-i", "-i"), ("-U", "multiline")) if _scalar(arguments.get(key, False)) == "true"]
     path = normal_path(text_of(arguments, ("path",)) or ".")
     form = search_form(
         pattern,
         [path],
         globs=globs,
-        mode=modes.get(scalar(arguments.get("output_mode", "files_with_matches")), "another"),
+        mode=modes.get(_scalar(arguments.get("output_mode", "files_with_matches")), "another"),
         flags=flags,
         before=_number(arguments.get("-B", around)) or 0,
         after=_number(arguments.get("-A", around)) or 0,
     )
-    if (skipped := scalar(arguments.get("offset", 0))) != "0":
+    if (skipped := _scalar(arguments.get("offset", 0))) != "0":
         form = (*form, ("offset", skipped))
     return _looks(form, path)
 
@@ -288,3 +310,95 @@ def _line_edit(name: str, arguments: Mapping[str, Any]) -> list[Effect] | None:
         return None
     is_whole = _only(arguments, "replacement_text", "start_line", "end_line")
     return [line_edit(start, stop, text)] if is_whole else None
+
+
+def _argument_forms(tool: str, arguments: Mapping[str, Any]) -> tuple[Form, tuple[str, ...]]:
+    """The arguments that count, sorted by name, and the texts among them that may be worded otherwise."""
+    form: list[tuple[str, object]] = []
+    prose: list[str] = []
+    name = tool.lower()
+    for key, value in sorted(arguments.items()):
+        if value is None or value in ({}, []) or _is_for_the_reader(key, name, arguments):
+            continue
+        if isinstance(value, str) and _is_prose(key, value, name):
+            form.append((key, "prose"))
+            prose.append(value)
+        elif name in PLAN_TOOLS and isinstance(value, list):
+            form.append((key, tuple(_tasks(value, prose))))
+        else:
+            found = _value(value, "content" if key == "text" and _PATHS & arguments.keys() else key)
+            if _DEFAULTS.get(name, {}).get(key) != found:
+                form.append((key, found))
+    return tuple(form), tuple(prose)
+
+
+def _is_for_the_reader(key: str, tool: str, arguments: Mapping[str, Any]) -> bool:
+    if key not in _FOR_THE_READER:
+        return False
+    if key == "description":
+        # Of a ticket it is the content; beside a command or a prompt it is a label.
+        return any(other in arguments for other in ("command", "cmd", "prompt", "code"))
+    if key.startswith("timeout"):
+        return any(other in arguments for other in _RUNS) and not _TIMED.search(tool)
+    return True
+
+
+def _is_prose(key: str, value: str, tool: str) -> bool:
+    if key == "query":
+        return tool in WEB_SEARCH_TOOLS
+    return key in _PROSE or key == "description"
+
+
+def _tasks(tasks: list[Any], prose: list[str]) -> Iterator[object]:
+    """A list of tasks: what each says, and how far it is."""
+    for task in tasks:
+        if not isinstance(task, dict):
+            yield _scalar(task)
+            continue
+        text = next((task[key] for key in ("content", "step", "task", "title") if isinstance(task.get(key), str)), "")
+        prose.append(text)
+        yield tuple((key, _scalar(task[key])) for key in ("status", "priority") if key in task)
+
+
+def _value(value: Any, key: str) -> object:
+    if isinstance(value, dict):
+        inner = {name: one for name, one in value.items() if one is not None}
+        return tuple((name, _value(one, name)) for name, one in sorted(inner.items()))
+    if isinstance(value, list):
+        return ("list", *(_value(one, key) for one in value))
+    if not isinstance(value, str):
+        return _scalar(value)
+    if key in _PATHS:
+        return normal_path(value)
+    if key == "url" or _URL.fullmatch(value):
+        return _usual_url(value)
+    if _STATEMENT.match(value):
+        return sql_form(value)
+    # White space and the order of keys say nothing in JSON, but in a file they are its text.
+    return _scalar(value.rstrip()) if key in _CONTENTS else json_form(_scalar(value))
+
+
+def _scalar(value: Any) -> str:
+    """A number or a truth value as the text that spells it."""
+    if isinstance(value, bool) or (isinstance(value, str) and value in ("True", "False")):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _usual_url(url: str) -> str:
+    """A URL without a trailing slash, scheme and host in lower case, what it asks in one order.
+
+    A fragment is a place on the page and does not count, but one that is an application's own path does.
+    """
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator:
+        return url.strip()
+    rest, hash_mark, fragment = rest.partition("#")
+    route = hash_mark + fragment if fragment.startswith(("/", "!")) else ""
+    host, _, path = rest.partition("/")
+    path, question, query = path.partition("?")
+    host = host.lower().removesuffix({"http": ":80", "https": ":443"}.get(scheme.lower(), ""))
+    asked = "&".join(sorted(query.split("&")))
+    return f"{scheme.lower()}://{host}/{path}".rstrip("/") + question + asked + route

@@ -10,10 +10,14 @@ from composer_replication.shell_syntax import ACTIVE
 from composer_replication.teacher_replay.agreement.code import python_form
 from composer_replication.teacher_replay.agreement.edits import Edit, is_patch
 from composer_replication.teacher_replay.agreement.effects import Effect, effect, move_effect, on_path, patch_effects
-from composer_replication.teacher_replay.agreement.paths import seen_from
-from composer_replication.teacher_replay.agreement.shell.files import literal_substitution, viewed, written
-from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, into_folder, is_plain
-from composer_replication.teacher_replay.agreement.shell.reading import destroys_or_publishes, only_reads
+from composer_replication.teacher_replay.agreement.shell.files import (
+    destroys_or_publishes,
+    literal_substitution,
+    only_reads,
+    viewed,
+    written,
+)
+from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, into_folder, is_plain, seen_from
 from composer_replication.teacher_replay.agreement.shell.searches import (
     find_form,
     line_search_form,

@@ -1,4 +1,5 @@
-"""One simple command, taken apart: its name, its options whatever their spelling and order, its operands."""
+"""One simple command, taken apart: its name, its options whatever their spelling and order, its operands; and paths as
+they are meant."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from composer_replication.coding_tools import word_set
 from composer_replication.shell_syntax import ACTIVE
-from composer_replication.teacher_replay.agreement.paths import seen_from
 from composer_replication.teacher_replay.agreement.shell.commands import UNKNOWN, Command, commands, subcommands
 from composer_replication.teacher_replay.agreement.shell.meanings import usual_line, usual_words
 
@@ -49,6 +49,9 @@ _PREFIXES = (
 _RUN_SCRIPTS = ("npm run", "yarn run", "pnpm run")
 # Programs whose words are a language of their own.
 _TAKEN_AS_WRITTEN = ("find", "awk", "echo", "printf", "test", "expr", "cd", "source", "export")
+# Paths: what is not spelled out, and what is on another machine.
+_OPAQUE = ("~", "$", "\0")
+_ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
 @dataclass(frozen=True)
@@ -330,3 +333,24 @@ def _in_order(cluster: str) -> str:
 def is_plain(*words: str) -> bool:
     """Whether the shell takes all of these words as they stand."""
     return not any(ACTIVE in word for word in words)
+
+
+def normal_path(path: str) -> str:
+    """The shortest spelling of a path; "." for an empty one. What is no path of this machine stays as it is."""
+    if _ELSEWHERE.match(path) or "\n" in path:
+        return path
+    normal = posixpath.normpath(path)
+    # Two leading slashes mean something to POSIX and nothing to agents.
+    return normal[1:] if normal.startswith("//") else normal
+
+
+def is_absolute(path: str) -> bool:
+    """Whether a path says where it begins: at the root, at home, or at what a variable holds."""
+    return path.startswith(("/", *_OPAQUE))
+
+
+def seen_from(directory: str | None, path: str) -> str:
+    """A path joined to the directory it is relative to; None is a directory that is not known."""
+    if directory is None or is_absolute(path) or _ELSEWHERE.match(path):
+        return normal_path(path)
+    return normal_path(f"{directory}/{path}")

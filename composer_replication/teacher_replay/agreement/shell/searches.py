@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from composer_replication.coding_tools import word_set
 from composer_replication.shell_syntax import globs_as_text
-from composer_replication.teacher_replay.agreement.paths import normal_path, seen_from
-from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, read_line
+from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, normal_path, read_line, seen_from
 
 FILE_TYPES = {
     "py": "*.py", "python": "*.py", "rust": "*.rs", "rs": "*.rs", "js": "*.js", "javascript": "*.js", "ts": "*.ts",

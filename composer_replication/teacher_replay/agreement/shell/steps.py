@@ -24,9 +24,15 @@ from composer_replication.shell_syntax import (
     parse,
     spelled_out,
 )
-from composer_replication.teacher_replay.agreement.paths import seen_from
-from composer_replication.teacher_replay.agreement.shell.lines import Form, Line, is_plain, program_name, read_line
-from composer_replication.teacher_replay.agreement.shell.reading import only_reads
+from composer_replication.teacher_replay.agreement.shell.files import only_reads
+from composer_replication.teacher_replay.agreement.shell.lines import (
+    Form,
+    Line,
+    is_plain,
+    program_name,
+    read_line,
+    seen_from,
+)
 
 _DEEPEST = 5
 _MOST_ROUNDS = 20

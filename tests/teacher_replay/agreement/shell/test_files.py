@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from composer_replication.teacher_replay.agreement.shell.files import Lines, viewed
-from composer_replication.teacher_replay.agreement.shell.reading import only_reads
+from composer_replication.teacher_replay.agreement.shell.files import Lines, only_reads, viewed
 from composer_replication.teacher_replay.agreement.shell.steps import shell_steps
 
 

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from composer_replication.trainer.epoch_positions import EpochPositions
+from composer_replication.trainer.trace_rows import EpochPositions
 
 
 def test_each_epoch_sees_everything_once_in_a_new_order() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from composer_replication.trainer.hint_gate import HintGate, judge_sites
+from composer_replication.channels.hint_distillation import HintGate, judge_sites
 
 # Three sites: one that the hint hardly moves, one that it makes less likely, one that it makes more likely.
 STUDENT = torch.tensor([-1.0, -2.0, -1.0, -1.0, -3.0])
