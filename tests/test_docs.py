@@ -66,7 +66,7 @@ def test_modules_and_their_names(page: str) -> None:
     for dotted in (code for code in CODE.findall(TEXTS[page]) if re.fullmatch(r"[a-z_]+(\.\w+)+(\(\))?", code)):
         first, *names = dotted.removesuffix("()").removeprefix("composer_replication.").split(".")
         is_ours = (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").is_file()
-        if not is_ours or names[-1] in ("py", "yaml", "json"):
+        if not is_ours or names[-1:] in (["py"], ["yaml"], ["json"]):
             continue
         found = importlib.import_module(f"composer_replication.{first}")
         for name in names:
@@ -129,9 +129,9 @@ def settings_page() -> str:
     lines = [
         "# Settings of the channels",
         "",
-        "Made by `python tests/test_docs.py` from the fields in `channels/`. `key` is for a configuration, `keyword` for the",
-        "trainers and `ChannelSettings`. `composer-replication train --schema` has these and all other keys of a",
-        "configuration, with their ranges. What to set, and why, is in [training.md](training.md).",
+        "Made by `python tests/test_docs.py` from the fields in `channels/`. `key` is for a configuration, `keyword`",
+        "for the trainers and `ChannelSettings`. `composer-replication train --schema` has these and all other keys",
+        "of a configuration, with their ranges. What to set, and why, is in [training.md](training.md).",
     ]
     for place, section in sections.items():
         lines += ["", f"## {place}", "", str(section.__doc__), ""]
