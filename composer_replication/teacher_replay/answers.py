@@ -137,7 +137,7 @@ class Gate(Protocol):
     ) -> bool | Awaitable[bool]: ...
 
 
-GateChoice: TypeAlias = Literal["none", "sequential"] | Gate
+GateChoice: TypeAlias = "Literal['none', 'sequential'] | Gate | SequentialGate"
 StepGate: TypeAlias = Callable[[Step, Sequence[TeacherRow], Sequence[str]], bool | Awaitable[bool]]
 """A gate as the scheduler calls it."""
 
@@ -188,6 +188,8 @@ def gate_for(
         return None
     if choice == "sequential":
         return SequentialGate(comparer(), threshold=threshold, min_margin=min_margin)
+    if isinstance(choice, SequentialGate):
+        return choice
     if isinstance(choice, str) or not callable(choice):
         raise ValueError(f"gate must be 'none', 'sequential' or a callable, not {choice!r}")
     given = choice

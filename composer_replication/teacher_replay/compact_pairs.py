@@ -125,11 +125,15 @@ def _holders_of_tools(row: Row) -> list[dict[str, Any]]:
 
 
 class _Numbers:
-    """The numbers of values in the order of their first use; the same by identity or by content."""
+    """The numbers of values in the order of their first use; the same by identity or by content.
 
-    def __init__(self) -> None:
+    Without `keeps_objects`, only the last value is kept alive, for large values that may differ in every row.
+    """
+
+    def __init__(self, *, keeps_objects: bool = True) -> None:
         # The value is kept too: a new one must not get the id, and so the number, of one that is gone.
         self._by_identity: dict[int, tuple[Any, int]] = {}
+        self._keeps_objects = keeps_objects
         self._by_content: dict[bytes, int] = {}
 
     def number(self, value: Any) -> tuple[int, bool]:
@@ -138,25 +142,22 @@ class _Numbers:
             return self._by_identity[id(value)][1], False
         count = len(self._by_content)
         number = self._by_content.setdefault(hashlib.blake2b(encoded(value), digest_size=16).digest(), count)
+        if not self._keeps_objects:
+            self._by_identity.clear()
         self._by_identity[id(value)] = value, number
         return number, number == count
-
-    def forget_objects(self) -> None:
-        """Know values by their content alone from here on, so that no object is kept alive."""
-        self._by_identity.clear()
 
 
 class _Writer:
     def __init__(self) -> None:
         self.pairs = 0
-        self._tools = _Numbers()
+        self._tools = _Numbers(keeps_objects=False)
         self._trace: str | None = None
 
     def rows(self, row: Row) -> Iterator[Row]:
         trace = row["state_id"].rpartition("::")[0]
         if trace != self._trace:
             self._trace, self._messages = trace, _Numbers()
-            self._tools.forget_objects()
             self._last: tuple[list[Message], list[list[int]]] = ([], [])
             yield {"trace": trace}
         messages = list(row["state_messages"])

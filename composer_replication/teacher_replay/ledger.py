@@ -155,7 +155,14 @@ class Ledger:
             ).fetchone()
         except sqlite3.Error as error:
             raise _unusable(self.path, error) from error
-        return None if row is None else Answer(_turn_of(row[0]), row[1], Tokens(*row[2:6]), row[6], row[7])
+        if row is None:
+            return None
+        try:
+            return Answer(_turn_of(row[0]), row[1], Tokens(*row[2:6]), row[6], row[7])
+        except msgspec.MsgspecError as error:
+            raise LedgerError(
+                f"{self.path}: the answer {key} is damaged ({error}): restore a copy of the file"
+            ) from None
 
     def begin(
         self, key: str, teacher: str, worst_case: int, *, cap: int, budget: str
@@ -416,7 +423,7 @@ def _stored(turn: Turn) -> bytes:
 
 
 def _turn_of(stored: bytes | str) -> Turn:
-    """A stored turn. A text is what a process of version 1 still wrote that had the file open while it was migrated."""
+    """Return a stored turn. Version 1 stored texts, and a process of it that has the file open still does."""
     return parse_action(stored) if isinstance(stored, str) else msgspec.json.decode(stored, type=Turn)
 
 

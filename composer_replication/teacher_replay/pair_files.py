@@ -16,6 +16,7 @@ from typing import Any
 from composer_replication._files import whole_file
 from composer_replication._optional import require
 from composer_replication.histories import assistant_message
+from composer_replication.ingestion.chat_messages import text_of
 from composer_replication.teacher_replay.compact_pairs import Row, compact_rows, encoded, stored_rows
 from composer_replication.teacher_replay.records import DPOPair, Pair, check_pair
 from composer_replication.traces import Message, ToolCall, Turn, parse_arguments
@@ -171,9 +172,11 @@ def _normalized(row: Row, where: str) -> Pair:
     for side in ("chosen", "rejected"):
         try:
             (message,) = row[f"{side}_messages"]
+            if message["role"] != "assistant":
+                raise ValueError(message["role"])
             functions = [call["function"] for call in message.get("tool_calls") or ()]
             calls = [ToolCall("", one["name"], *parse_arguments(one["arguments"])) for one in functions]
-            pair[side] = Turn("assistant", message["content"], tool_calls=calls)
+            pair[side] = Turn("assistant", text_of(message.get("content")), tool_calls=calls)
         except (AttributeError, KeyError, TypeError, ValueError):
             problem = f"'{side}_messages' is not one assistant message"
             raise ValueError(f"{where}: not a normalised pair, {problem}") from None

@@ -256,7 +256,7 @@ def comparer_for(agreement: Agreement) -> Comparer:
     """Return the comparer for an `agreement` argument.
 
     Raises:
-        ValueError: neither a known name nor callable.
+        ValueError: neither a known name nor callable, or a comparer that does not take turns.
         MissingExtraError: "action" without the extra "replay".
     """
     if agreement == "exact":
@@ -268,6 +268,15 @@ def comparer_for(agreement: Agreement) -> Comparer:
         return ActionComparer()
     if isinstance(agreement, str) or not callable(agreement):
         raise ValueError(f"agreement must be 'exact', 'action' or a comparer, got {agreement!r}")
+    probe = Turn("assistant", "probe")
+    try:
+        agreement(probe, probe)
+    except (AttributeError, TypeError) as error:
+        # Found before anything is paid for.
+        raise ValueError(
+            f"the comparer {agreement!r} cannot compare turns ({error}): it gets two traces.Turn; "
+            "traces.action_text makes a text of one"
+        ) from error
     return agreement
 
 

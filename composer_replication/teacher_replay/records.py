@@ -76,7 +76,14 @@ class TeacherRow(msgspec.Struct):
 
     @classmethod
     def of(cls, result: TeacherCallResult) -> TeacherRow:
-        """Return the row that a result describes: the one place where a teacher's text is parsed."""
+        """Return the row that a result describes, its text parsed.
+
+        Raises:
+            ValueError: the result lacks a key.
+        """
+        missing = [name for name in ("state_id", "teacher_slug", "response_text", "error") if name not in result]
+        if missing:
+            raise ValueError(f"a teacher's result lacks {', '.join(map(repr, missing))}: {sorted(result)}")
         text = result["response_text"]
         given: dict[str, Any] = {name: value for name, value in result.items() if name in cls.__struct_fields__}
         return cls(**{**given, "turn": None if text is None else parse_action(text)})
@@ -114,7 +121,7 @@ class Pair(msgspec.Struct):
 
     @classmethod
     def of(cls, pair: Mapping[str, Any], where: str = "pair") -> Pair:
-        """Return the pair that a `DPOPair` describes: the one place where its actions are parsed.
+        """Return the pair that a `DPOPair` describes, its actions parsed.
 
         A side may also be a turn, or the turn's JSON object.
 

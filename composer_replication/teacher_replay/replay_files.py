@@ -30,7 +30,7 @@ from composer_replication.teacher_replay.records import (
 )
 from composer_replication.teacher_replay.teachers import RemoteTeacher
 from composer_replication.teacher_replay.tool_schemas import complete_tools, offered_tools
-from composer_replication.traces import Step, Trace, Turn
+from composer_replication.traces import Step, Trace, Turn, render_action
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -306,7 +306,9 @@ class AnswerIndex:
 
 
 def _row(line: _Line) -> TeacherRow:
-    if "turn" not in line:
+    turn = line.get("turn")
+    # The text counts if it is alone, or was edited, as by a user who took something out of it.
+    if line["response_text"] != (None if turn is None else render_action(turn)):
         return TeacherRow.of(line)
     fields: dict[str, Any] = {name: value for name, value in line.items() if name != "response_text"}
-    return TeacherRow(**fields)
+    return TeacherRow(**{**fields, "turn": turn})

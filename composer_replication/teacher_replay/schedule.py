@@ -13,13 +13,20 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from composer_replication._arguments import check_keywords, keywords_of
 from composer_replication.ingestion.shell_commands import PROTOCOLS
-from composer_replication.teacher_replay.answers import AnswerReader, GateChoice, Reading, StepGate, gate_for
+from composer_replication.teacher_replay.answers import (
+    AnswerReader,
+    GateChoice,
+    Reading,
+    SequentialGate,
+    StepGate,
+    gate_for,
+)
 from composer_replication.teacher_replay.calls import Called, Caller, CallRules, LedgerThread
 from composer_replication.teacher_replay.client import TeacherClient
 from composer_replication.teacher_replay.ledger import Answer
@@ -145,14 +152,19 @@ async def replay_trace(
     """
     if protocol is not None and protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {', '.join(map(repr, PROTOCOLS))}, not {protocol!r}")
-    steps = []
+    steps, given = [], {}
     for number, state in enumerate(states):
         check_state(state, f"states[{number}]")
         steps.append(Step.of(state))
+        given[state["state_id"]] = state
     if not steps:
         raise ValueError("there are no states: replay needs at least one turn of an assistant")
     check_keywords("replay_trace", options, keywords_of(ReplayOptions))
     settings = ReplayOptions(max_total_usd=max_total_usd, **options)
+    gate = settings.gate
+    if callable(gate) and not isinstance(gate, SequentialGate):
+        # The caller's own states: they may have keys that a step has not.
+        settings = replace(settings, gate=lambda state, *answers: gate(given[state["state_id"]], *answers))
     resolved = resolve_teachers(teachers, api_key=api_key, env_file=env_file)
     async with open_replay(resolved, settings, on_result=on_result) as replay:
         trace = TraceToReplay("trace", steps, tools, protocol=protocol)

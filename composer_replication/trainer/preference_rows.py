@@ -141,7 +141,8 @@ def _row(
 def parsed(pair: PairInput, number: int) -> PairInput:
     """Return a `DPOPair` as a `Pair`, and any other form as it is."""
     if isinstance(pair, Mapping) and "state_messages" in pair and all(isinstance(pair.get(one), str) for one in _SIDES):
-        return Pair.of({"state_id": "", "n_teachers_agreeing": 0, **pair}, f"pair {number}")
+        # Training reads neither of these two, and tables fill them with values of their own.
+        return Pair.of({**pair, "state_id": "", "n_teachers_agreeing": 0}, f"pair {number}")
     return pair
 
 
