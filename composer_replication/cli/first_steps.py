@@ -1,5 +1,5 @@
-"""The first steps with `composer-replication`: `doctor` (which parts work here, and how to install the others),
-`quickstart` (the three loss channels on a small model) and `init` (a first configuration for `train`)."""
+"""The first steps: `composer-replication doctor` (which parts work here, and how to install the others), `quickstart` (the
+three loss channels on a small model) and `init` (a first configuration for `train`)."""
 
 from __future__ import annotations
 
