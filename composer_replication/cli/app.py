@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.markup import escape
 
 import composer_replication
-from composer_replication.cli.first_steps import doctor, init, quickstart
+from composer_replication.cli.doctor import doctor
 from composer_replication.cli.ingest import ingest
 from composer_replication.cli.pairs import normalize, pairs
+from composer_replication.cli.quickstart import quickstart
 from composer_replication.cli.replay import replay
 from composer_replication.cli.serve_teacher import serve_teacher
-from composer_replication.cli.train import train
+from composer_replication.cli.train import init, train
 
 _INTERRUPTED = 130  # typer's exit code for Ctrl-C
 

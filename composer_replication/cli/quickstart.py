@@ -1,72 +1,21 @@
-"""The first steps: `composer-replication doctor` (which parts work here, and how to install the others), `quickstart` (the
-three loss channels on a small model) and `init` (a first configuration for `train`)."""
+"""`composer-replication quickstart`: the three loss channels on a small model."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
 from composer_replication._optional import EXTRAS, install_command, require_all
-from composer_replication.doctor import Diagnosis, diagnose
 
 if TYPE_CHECKING:
     from composer_replication._tiny.loss_demo import DemoStep
     from composer_replication._tiny.sample_replay import SampleReplay
-
-
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-    imports: Annotated[
-        bool, typer.Option("--imports/--no-imports", help="Import every installed extra to see that it works.")
-    ] = True,
-) -> None:
-    """Show which packages and extras work, and how to install the others.
-
-    Exit code 1: a core package is missing or of the wrong version. Missing extras are not an error.
-    """
-    console = Console()
-    if as_json:
-        diagnosis = diagnose(imports=imports)
-        typer.echo(json.dumps(diagnosis.as_dict(), indent=2))
-    else:
-        with console.status("Looking around…"):
-            diagnosis = diagnose(imports=imports)
-        _show_diagnosis(console, diagnosis)
-    if not diagnosis.healthy:
-        raise typer.Exit(1)
-
-
-def _show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
-    console.print(f"composer-replication {diagnosis.version} on Python {diagnosis.python}, {diagnosis.platform}")
-    console.print(
-        f"{diagnosis.cores} cores, {diagnosis.memory_gib} GiB of memory, accelerator: {diagnosis.accelerator}"
-    )
-    console.print(f"bfloat16 on the CPU: {diagnosis.bfloat16}\n")
-    core = Table("core package", "installed", "required")
-    for package in diagnosis.core:
-        core.add_row(package.name, _mark(package.fits, package.installed or "missing"), package.required)
-    console.print(core)
-    extras = Table("extra", "for", "state")
-    for extra in diagnosis.extras:
-        versions = ", ".join(f"{package.name} {package.installed}" for package in extra.packages)
-        state = _mark(extra.works, versions if extra.works else extra.problem)
-        extras.add_row(extra.name, extra.purpose, state + (f"\n{escape(extra.note)}" if extra.note else ""))
-    console.print(extras)
-    console.print(f"Weights of the model smollm2: {diagnosis.smollm2}", markup=False, soft_wrap=True)
-    console.print(f"To install an extra: {install_command('EXTRA')}", markup=False, soft_wrap=True)
-
-
-def _mark(good: bool, text: str) -> str:
-    return f"[green]{escape(text)}[/]" if good else f"[yellow]{escape(text)}[/]"
 
 
 def quickstart(
@@ -138,31 +87,3 @@ def _show_replay(console: Console, replay: SampleReplay) -> None:
         markup=False,
         soft_wrap=True,
     )
-
-
-def init(
-    example: Annotated[
-        Literal["logs", "environment"],
-        typer.Argument(
-            help="logs: learn from an agent's logs. environment: learn in an environment with tools and rewards."
-        ),
-    ] = "logs",
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Where to write the files.")
-    ] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
-) -> None:
-    """Write a commented configuration for `train`, with the files that it needs, and show the next commands.
-
-    logs writes train.yaml; environment writes train_environment.yaml, house.py (an environment to replace by your own)
-    and tasks.jsonl. All of them are written, or none.
-
-    Exit code 1: a file exists already.
-    """
-    from composer_replication.examples import header, write_example
-
-    written = write_example(example, output, overwrite=force)
-    typer.echo(f"wrote {', '.join(map(str, written))}\n")
-    if output.resolve() != Path.cwd():
-        typer.echo(f"Paths in it are relative to the working directory: cd {shlex.quote(str(output))}\n")
-    typer.echo(header(written[0]))
