@@ -95,6 +95,14 @@ def test_pairs_of_compact_files_share_their_messages(tmp_path: Path) -> None:
         load_training_data(DataSection(pairs=files))
 
 
+def test_a_normalised_side_may_have_parts_or_no_text(tmp_path: Path) -> None:
+    parts = {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]}
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "ls", "arguments": "{}"}}]}
+    file = json_lines(tmp_path / "n.jsonl", normalized(chosen_messages=[parts], rejected_messages=[call]))
+    (pair,) = load_training_data(DataSection(pairs=(file,))).pairs
+    assert (pair.chosen.content, pair.rejected.content, pair.rejected.tool_calls[0].name) == ("Yes.", "", "ls")
+
+
 def test_prompts_become_messages(tmp_path: Path) -> None:
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     rows = [{"prompt": "Hi", "answer": 3}, {"prompt": chat, "level": "easy"}]
@@ -122,6 +130,7 @@ def test_prompts_become_messages(tmp_path: Path) -> None:
         ),
         ({"pairs": ["other.jsonl"]}, "data.pairs: DIR/other.jsonl, line 1: not a pair, 'state_id' is missing"),
         ({"pairs": ["half.jsonl"]}, "line 1: not a normalised pair, 'chosen_messages' is not one"),
+        ({"pairs": ["users.jsonl"]}, "line 1: not a normalised pair, 'rejected_messages' is not one"),
         ({"prompts": "nowhere.jsonl"}, "data.prompts: DIR/nowhere.jsonl: there is no such file"),
         ({"prompts": "empty.jsonl"}, "data.prompts: DIR/empty.jsonl holds no prompt"),
         ({"prompts": "hollow.jsonl"}, "data.prompts: DIR/hollow.jsonl, row 1: `prompt` is missing (there are"),
@@ -144,6 +153,7 @@ def test_what_cannot_be_used(given: dict[str, Any], message: str, tmp_path: Path
     json_lines(tmp_path / "hollow.jsonl", pair(chosen=""))
     json_lines(tmp_path / "mute.jsonl", {"prompt": " "})
     json_lines(tmp_path / "half.jsonl", {"chosen_messages": []})
+    json_lines(tmp_path / "users.jsonl", normalized(rejected_messages=[{"role": "user", "content": "No."}]))
     json_lines(tmp_path / "prompts.jsonl", {"prompt": "Hi"})
     json_lines(tmp_path / "list.jsonl", [1])
     json_lines(tmp_path / "other.jsonl", {"text": "Hi"})

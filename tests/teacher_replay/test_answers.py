@@ -210,8 +210,10 @@ def test_a_comparer_of_ones_own_gets_actions_without_thinking_and_no_failed_ones
     compared: list[str] = []
 
     def same(first: Turn, second: Turn, /) -> Comparison:
+        assert not first.thinking
+        assert not second.thinking
         compared.extend((action_text(first), action_text(second)))
-        return Comparison(action_text(first) == action_text(second), 1.0)
+        return Comparison(first == second, 1.0)
 
     thought = "[THINKING]\nmaybe\n[/THINKING]\n"
     rows = [row("a", f"{thought}x"), row("b", f"{thought}x"), row("c", "half of it", "it was cut")]

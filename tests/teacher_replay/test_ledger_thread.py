@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,18 @@ def test_a_ledger_without_its_tables_is_named_and_left_alone(tmp_path: Path) -> 
         database.execute("DROP TABLE answers")
     with pytest.raises(LedgerError, match=r"ledger\.sqlite cannot be used"):
         StoredAnswers(path)
+
+
+def test_a_damaged_answer_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        attempt = ledger.begin("key", "a", 5, cap=9, budget="replay")
+        assert isinstance(attempt, Attempt)
+        ledger.settle(attempt, "a", Answer(Turn("assistant", "x"), "stop", Tokens(), 1, 0.1), 5)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE answers SET turn = CAST('{\"role\"' AS BLOB)")
+    with Ledger(path) as ledger, pytest.raises(LedgerError, match=r"ledger\.sqlite: the answer key is damaged"):
+        ledger.answer("key")
 
 
 def test_a_cap_is_rounded_down_and_a_cost_up() -> None:

@@ -207,6 +207,14 @@ def test_rows_are_written_one_a_line_and_read_by_their_states(folder: ReplayFold
     assert [file.name for file in folder.folder.iterdir()] == ["answers.jsonl"]
 
 
+def test_a_text_that_was_edited_counts(folder: ReplayFolder) -> None:
+    write(folder, row("a", "mail bob@example.test"))
+    (written,) = rows_in(folder)
+    folder.answers.write_text(json.dumps({**written, "response_text": "mail [address]"}) + "\n")
+    (read,) = AnswerIndex(folder.answers).rows(["a"])
+    assert read.turn == parse_action("mail [address]")
+
+
 def test_a_second_run_keeps_the_rows_of_states_that_it_did_not_replay(folder: ReplayFolder) -> None:
     write(folder, row("a", "old"), row("b", "old"), row("b", "old", "u"), row("c", "old"))
     write(folder, row("b", "new"), row("d", "new"))

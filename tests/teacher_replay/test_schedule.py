@@ -352,6 +352,27 @@ def test_a_gate_of_ones_own_is_asked_before_every_teacher(server: LoopbackTeache
     ]
 
 
+def test_a_gate_of_ones_own_gets_the_states_that_were_given(server: LoopbackTeachers) -> None:
+    def easy_ones(state: Any, answers: Sequence[TeacherCallResult], remaining: Sequence[str], /) -> bool:
+        assert state["student_action"] == '[TOOL_USE] name=ls input={"p":1}'
+        return not answers and state["level"] == "easy"
+
+    states: list[Any] = [
+        {**state, "level": level, "student_action": '[TOOL_USE] name=ls input={"p":1}'}
+        for state, level in zip(numbered(2), ("easy", "hard"), strict=True)
+    ]
+    assert [row["state_id"] for row in replayed(states, [server.spec("a")], gate=easy_ones)] == ["t::0000"]
+
+
+def test_a_comparer_that_takes_texts_is_refused_before_anything_is_asked(server: LoopbackTeachers) -> None:
+    def by_text(first: Any, second: Any, /) -> Comparison:
+        return Comparison(first.split() == second.split(), 1.0)
+
+    with pytest.raises(ValueError, match=r"cannot compare turns .*: it gets two traces\.Turn"):
+        replayed(numbered(1), [server.spec("a")], gate="sequential", agreement=by_text)
+    assert not server.asked
+
+
 def test_a_gate_that_fails_ends_the_replay_without_a_hang(server: LoopbackTeachers, ledger: Path) -> None:
     def broken(state: TraceState, answers: Sequence[TeacherCallResult], remaining: Sequence[str], /) -> bool:
         raise KeyError(state["state_id"])

@@ -77,6 +77,12 @@ def test_all_forms_of_a_pair_give_the_same_row(qwen_tokenizer: Any) -> None:
     assert all(row == first for row in others)
 
 
+def test_training_reads_neither_the_id_nor_the_count_of_teachers(qwen_tokenizer: Any) -> None:
+    (row,) = preference_rows(qwen_tokenizer, [pair(tools=TOOLS)], max_length=2048)
+    odd = pair(tools=TOOLS, state_id=None, n_teachers_agreeing=2.0)
+    assert preference_rows(qwen_tokenizer, [odd], max_length=2048) == [row]
+
+
 def test_thinking_is_on_neither_side(qwen_tokenizer: Any) -> None:
     plain, thought = preference_rows(
         qwen_tokenizer,
