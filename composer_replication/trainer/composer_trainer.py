@@ -152,15 +152,12 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             rows_of_pairs = given_pairs(replay_dataset)
             check_shown_context(rows_of_pairs, self._shown_contexts())
             pairs = replay_pairs(
-                self.model,
+                self,
                 self._templated,
                 rows_of_pairs,
-                accelerator=self.accelerator,
-                max_length=replay.max_length,
-                needs_reference=replay.needs_reference,
-                cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
+                replay,
                 batch_size=self._replay_batch_size,
-                seed=self.args.seed,
+                reference_cache=reference_cache,
             )
         self._traces = None
         if hints.alpha > 0 and trace_dataset is not None:

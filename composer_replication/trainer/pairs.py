@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from transformers import Trainer
 
+from composer_replication.channels.preference import Preference
 from composer_replication.teacher_replay.pair_files import training_pairs
 from composer_replication.trainer.preference_rows import (
     PairInput,
@@ -43,26 +44,25 @@ def given_pairs(replay_dataset: Iterable[Any] | str | os.PathLike[str] | None) -
 
 
 def replay_pairs(
-    model: nn.Module,
+    trainer: Trainer,
     tokenizer: Any,
     pairs: Iterable[PairInput],
+    settings: Preference,
     *,
-    accelerator: Any,
-    max_length: int,
-    needs_reference: bool,
-    cache_dir: Path,
     batch_size: int,
-    seed: int,
+    reference_cache: str | os.PathLike[str] | None,
 ) -> ReplayPairs:
-    """Render the pairs, and score them once by the reference policy: the model as it is now, with its adapters off.
+    """Render the pairs, and score them once by the reference policy: the trainer's model as it is now, with its
+    adapters off.
 
-    One process scores them and writes the cache, the others read it.
+    One process scores them and writes the cache (by default, in the trainer's output directory), the others read it.
 
     Raises:
         ValueError: no pair can be used; the message counts why.
     """
+    model, accelerator = trainer.model, trainer.accelerator
     stats = PreferenceStats()
-    rows = preference_rows(tokenizer, pairs, max_length=max_length, stats=stats)
+    rows = preference_rows(tokenizer, pairs, max_length=settings.max_length, stats=stats)
     dropped = ", ".join(f"{count} {reason}" for reason, count in stats.pairs_dropped.most_common())
     if not rows:
         raise ValueError(f"replay_dataset has no pair that can be used: {dropped or 'it is empty'}")
@@ -71,21 +71,21 @@ def replay_pairs(
     if stats.prompts_truncated:
         logger.warning("replay_dataset: %d prompts lost their beginning to max_length", stats.prompts_truncated)
     references = None
-    if needs_reference:
+    if settings.needs_reference:
         with accelerator.main_process_first(), accelerator.autocast(), reference_policy(model) as reference:
             references = reference_logprobs(
                 reference,
                 rows,
                 pad_token_id=tokenizer.pad_token_id,
                 batch_size=batch_size,
-                cache_dir=cache_dir,
+                cache_dir=Path(reference_cache or Path(trainer.args.output_dir, "reference_logprobs")),
                 device=next(model.parameters()).device,
                 precision=accelerator.mixed_precision,
             )
     return ReplayPairs(
         rows,
         references=references,
-        seed=seed,
+        seed=trainer.args.seed,
         pad_token_id=tokenizer.pad_token_id,
         process_index=accelerator.process_index,
         num_processes=accelerator.num_processes,

@@ -121,15 +121,12 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         pairs = None
         if replay.beta > 0 and given:
             pairs = replay_pairs(
-                self.model,
+                self,
                 processing_class,
                 given,
-                accelerator=self.accelerator,
-                max_length=replay.max_length,
-                needs_reference=replay.needs_reference,
-                cache_dir=Path(reference_cache or Path(self.args.output_dir, "reference_logprobs")),
+                replay,
                 batch_size=self._replay_batch_size,
-                seed=self.args.seed,
+                reference_cache=reference_cache,
             )
         self.channels = ChannelEngine(
             self.model,
