@@ -72,13 +72,16 @@ class Described:
     choices: tuple[str, ...]
     bounds: Mapping[str, float]
     is_whole: bool
+    is_optional: bool
 
     def problem(self, value: Any) -> str | None:
         """The requirement that a value does not meet, in words; None if it meets all."""
-        if value is None:
+        if value is None and self.is_optional:
             return None
         if self.choices:
             return None if value in self.choices else f"one of {', '.join(map(repr, self.choices))}"
+        if value is None:
+            return "given"
         low, high = self.bounds.get("ge", self.bounds.get("gt")), self.bounds.get("le", self.bounds.get("lt"))
         holds = not self.bounds or (
             math.isfinite(value)
@@ -112,7 +115,7 @@ class Settings:
             value, belongs = getattr(self, one.name), one.only_with
             if value is None and belongs is not None and getattr(self, belongs.choice) == belongs.value:
                 object.__setattr__(self, one.name, one.default)
-            elif (wanted := one.problem(value)) is not None:
+            elif (value is not None or belongs is None) and (wanted := one.problem(value)) is not None:
                 name = one.keyword.name if one.keyword is not None else one.name
                 raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
@@ -181,6 +184,7 @@ def _described(field: dataclasses.Field[Any], hint: Any) -> Described:
         choices=next((get_args(one) for one in types_ if get_origin(one) is Literal), ()),
         bounds=bounds,
         is_whole=int in types_,
+        is_optional=type(None) in types_,
     )
 
 

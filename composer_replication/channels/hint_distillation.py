@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from composer_replication.channels.fields import (
     LOSS_SUMS,
+    BelowOne,
     Count,
     Flag,
     Fraction,
@@ -55,9 +56,9 @@ class TaidSchedule(Settings):
     """TAID: the teacher's share at the start."""
     t_end: Annotated[Fraction, Keyword("taid_t_end")] = 1.0
     """TAID: the teacher's share at the end."""
-    alpha: Annotated[Fraction, Keyword("taid_alpha")] = 5e-4
+    alpha: Annotated[PositiveFraction, Keyword("taid_alpha")] = 5e-4
     """TAID: the size of the adaptive step."""
-    beta: Annotated[Fraction, Keyword("taid_beta")] = 0.99
+    beta: Annotated[BelowOne, Keyword("taid_beta")] = 0.99
     """TAID: the momentum of the adaptive step."""
 
 

@@ -196,18 +196,22 @@ def hinted_batch(
         raise ValueError("prompt_mask must be zeros and then ones in every row: prompts are padded on the left")
     prompt_lengths, lengths = lengths_2B.tolist()
     paddings = [width - length for length in prompt_lengths]
-    columns = zip(ids.tolist(), paddings, lengths, strict=True)
-    rows = [row[padding : width + length] for row, padding, length in columns]
     kept = [own if length else [] for own, length in zip(sites, lengths, strict=True)]
     for number, own in enumerate(kept):
+        known = prompt_lengths[number] + lengths[number]
         for site in own:
-            if not 0 < site.header <= site.spans[0][0] or site.spans[-1][1] > len(rows[number]):
+            if not 0 < site.header <= site.spans[0][0] or site.spans[-1][1] > known:
                 raise ValueError(
-                    f"a hint at {site.header} for the tokens {site.spans} does not lie in rollout {number} of "
-                    f"{len(rows[number])} tokens: are the sites in the rollouts' order?"
+                    f"a hint at {site.header} for the tokens {site.spans} does not lie in rollout {number} of {known} "
+                    "tokens: are the sites in the rollouts' order?"
                 )
-    if not any(kept):
+    hinted = [number for number, own in enumerate(kept) if own]
+    if not hinted:
         return None
+    # One transfer, of the rollouts that have a hint alone.
+    rows: list[list[int]] = [[] for _ in kept]
+    for number, row in zip(hinted, ids[hinted].tolist(), strict=True):
+        rows[number] = row[paddings[number] : width + lengths[number]]
     batch = hinted_rows(rows, kept, pad_token_id=pad_token_id, left_padding=paddings)
     learned = torch.tensor([bool(length) for own, length in zip(sites, lengths, strict=True) for _ in own])
     site_of_pair_N = learned.nonzero()[:, 0][batch["sdpo_teacher_index"][:, 0]]

@@ -31,10 +31,12 @@ logger = logging.getLogger(__name__)
 
 _DROPPED = {
     "not_the_students_mistake": "not the student's mistake",
+    "outcome": "not the student's mistake",
     "no_next_turn": "no recovery turn",
     "truncated": "truncated",
     "too_long": "too long",
     "hint_not_rendered": "refused by the chat template",
+    "header_not_found": "refused by the chat template",
 }
 """The reasons of `sites` in the words of `RowStats.sites_dropped`."""
 
@@ -82,7 +84,9 @@ class RowStats:
         self.sites += finder.counts["sites"]
         self.hints_missing += finder.counts["no_hint"]
         self.hint_role_used.update(finder.roles)
-        self.sites_dropped.update({_DROPPED[why]: n for why, n in finder.counts.items() if why in _DROPPED})
+        for why, count in finder.counts.items():
+            if why in _DROPPED:
+                self.sites_dropped[_DROPPED[why]] += count
 
 
 class _Window(NamedTuple):

@@ -90,7 +90,11 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         check_not_empty("train_dataset", train_dataset)
         check_policy(model, processing_class)
         config = collator or CollatorConfig(
-            hint_generator=as_collator_hint(LayeredHints()), train_on_errors=lm.train_on_errors, max_windows=8
+            hint_generator=as_collator_hint(LayeredHints()),
+            hint_role=hints.hint_role,
+            sdpo_target=hints.target,
+            train_on_errors=lm.train_on_errors,
+            max_windows=8,
         )
         self.collator = ComposerDataCollator(tokenizer=processing_class, config=config)
         rows = rendered_traces(train_dataset, self.collator)

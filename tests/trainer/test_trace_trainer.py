@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 
 from composer_replication._tiny.tool_house import CUSTOMS, ToolHouse, house_tasks, house_tools, tool_call, tool_result
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.channels.hint_distillation import HintDistillation
 from composer_replication.channels.settings import ChannelSettings
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.traces import TraceExample
@@ -162,6 +163,9 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
 def test_channel_settings_are_keywords_too(tmp_path: Path) -> None:
     run = trace_trainer(tmp_path, settings=ChannelSettings(beta_replay=0.3), alpha_sdpo=0.7)
     assert (run.channels.settings.sdpo.alpha, run.channels.settings.replay.beta) == (0.7, 0.3)
+    hints = HintDistillation(target="recovery_turn", hint_role="user")
+    config = trace_trainer(tmp_path, settings=ChannelSettings(sdpo=hints)).collator.config
+    assert (config.sdpo_target, config.hint_role) == ("recovery_turn", "user")
     with pytest.raises(TypeError, match="TraceTrainer has no argument 'alpha_sdp': did you mean 'alpha_sdpo'"):
         trace_trainer(tmp_path, alpha_sdp=0.7)
 
