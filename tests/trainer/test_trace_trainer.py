@@ -164,7 +164,7 @@ def test_channel_settings_are_keywords_too(tmp_path: Path) -> None:
     run = trace_trainer(tmp_path, settings=ChannelSettings(beta_replay=0.3), alpha_sdpo=0.7)
     assert (run.channels.settings.sdpo.alpha, run.channels.settings.replay.beta) == (0.7, 0.3)
     hints = HintDistillation(target="recovery_turn", hint_role="user")
-    config = trace_trainer(tmp_path, settings=ChannelSettings(sdpo=hints)).collator.config
+    config = trace_trainer(tmp_path, settings=ChannelSettings(sdpo=hints), collator=None).collator.config
     assert (config.sdpo_target, config.hint_role) == ("recovery_turn", "user")
     with pytest.raises(TypeError, match="TraceTrainer has no argument 'alpha_sdp': did you mean 'alpha_sdpo'"):
         trace_trainer(tmp_path, alpha_sdp=0.7)
