@@ -29,13 +29,13 @@ def write_replay(traces: Path, replayed: Path) -> None:
     from composer_replication.teacher_replay.records import TeacherRow
     from composer_replication.teacher_replay.replay_files import ReplayFolder, StateOptions, traces_to_replay
     from composer_replication.teacher_replay.teachers import resolve_teachers
-    from composer_replication.traces import Turn
+    from composer_replication.traces import ToolCall, Turn
 
     folder = ReplayFolder(replayed, create=True)
     writer = folder.writer()
     for number, trace in enumerate(traces_to_replay(traces)):
         for position, one in enumerate(trace.steps):
-            turn = Turn("assistant", tool_calls=[step(number, position + 1).student])
+            turn = Turn("assistant", tool_calls=[ToolCall("call_0", *step(number, position + 1).student)])
             writer.add(TeacherRow(one.state_id, slug, turn, 1.0, 1, 1) for slug in TEACHERS)
     writer.finish()
     teachers = resolve_teachers([{"slug": slug, "base_url": "http://127.0.0.1:9/v1"} for slug in TEACHERS])
