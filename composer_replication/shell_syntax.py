@@ -31,7 +31,7 @@ _AFTER_OPTION = re.compile(rb"[ \t]+(-[\w-]*)(?:[ \t]*<<-?|[ \t]+\d)")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\s*\+?=\s*")
 _QUOTE_OR_LINE = re.compile(r"['\"\\\n]")
 _VARIABLE = re.compile(r"\$(?:(\w+|[?!@#*$-])|\{(\w+)\})")
-_SPECIAL = re.compile(r"\\(.?)|^~|[*?\[{]", re.DOTALL)
+_SPECIAL = re.compile(r"\\(.?)|^~|[*?\[{ \t\n]|\$[{(]", re.DOTALL)
 _IN_STRING = re.compile(r"\\([\"\\$`\n])")
 _ANSI_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
@@ -509,6 +509,9 @@ def _unquoted(text: str, whole: str = "", *, at_start: bool = True) -> str:
         mark = found[0]
         if mark.startswith("\\"):
             return found[1].strip("\n")
+        # The grammar takes `{  ]` and `2#${x}` for plain words.
+        if mark.isspace() or mark.startswith("$"):
+            raise _UnknownError
         if mark == "~":
             return f"{ACTIVE}${{HOME}}" if at_start else mark
         if mark == "[" and text in ("[", "[["):
