@@ -379,7 +379,11 @@ class _Reader:
             return self._here_document(node)
         descriptor = operator = ""
         targets: list[str] = []
+        place = node.start_byte
         for child in node.children:
+            if b"\n" in self._bytes[place : child.start_byte].replace(b"\\\n", b""):
+                raise _UnknownError
+            place = child.end_byte
             if child.type == "file_descriptor":
                 descriptor = self._source(child)
             elif not operator and not child.is_named:
