@@ -20,11 +20,18 @@ ACTIVE = "\0"
 
 _MOST_WORDS = 100
 _CHOICES = re.compile(rf"{ACTIVE}\{{([^{{}}]*)\}}")
-# The grammar refuses a pipe after a redirection after a here-document; in front of it, the redirection says the same.
-_DOCUMENT_FIRST = re.compile(r"(<<-?[ \t]*(['\"]?)\w+\2)((?:[ \t]+\d?>>?(?:&[ \t]*\d|[ \t]*[\w./-]+))+)(?=[ \t]*[|;&])")
-_ESCAPED_BLANK = re.compile(rb"\\[ \t]")
+# The grammar refuses some redirections between a here-document and what follows; in front of it, they say the same.
+_DOCUMENT_FIRST = re.compile(
+    r"(<<-?[ \t]*(['\"]?)\w+\2)((?:[ \t]*\d?>>?(?:&[ \t]*\d|[ \t]*[\w./-]+))+)(?=[ \t]*[|;&\n])"
+)
+_BLANK = b" \t\n"
+_OPERATOR = re.compile(rb"[|&;()<>]")
+# The grammar loses a lone `-` before a here-document or a descriptor, and an option without a blank before `<<`.
+_AFTER_OPTION = re.compile(rb"[ \t]+(-[\w-]*)(?:[ \t]*<<-?|[ \t]+\d)")
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\s*\+?=\s*")
+_QUOTE_OR_LINE = re.compile(r"['\"\\\n]")
 _VARIABLE = re.compile(r"\$(?:(\w+|[?!@#*$-])|\{(\w+)\})")
-_SPECIAL = re.compile(r"\\(.?)|^~|[*?\[{]", re.DOTALL)
+_SPECIAL = re.compile(r"\\(.?)|^~|[*?\[{ \t\n]|\$[{(]", re.DOTALL)
 _IN_STRING = re.compile(r"\\([\"\\$`\n])")
 _ANSI_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
@@ -36,6 +43,7 @@ def _types(names: str) -> frozenset[str]:
 _LITERALS = _types("word number brace_expression extglob_pattern regex test_operator $ subscript")
 _EXPANSIONS = _types("simple_expansion expansion command_substitution arithmetic_expansion")
 _WORDS = _LITERALS | _EXPANSIONS | _types("string raw_string ansi_c_string concatenation variable_name")
+_WHOLE = _WORDS | _types("variable_assignment heredoc_body")
 _REDIRECTS = _types("file_redirect heredoc_redirect herestring_redirect")
 # They say nothing, or are read with the node around them.
 _SILENT = _types("comment ; << <<- heredoc_start heredoc_body heredoc_end") | {"\n"}
@@ -113,7 +121,7 @@ def parse(command: str) -> Script | None:
     try:
         script = _Reader(command).script()
         if script is None and "<<" in command:
-            script = _Reader(_DOCUMENT_FIRST.sub(r"\3 \1", command)).script()
+            script = _Reader(_DOCUMENT_FIRST.sub(r" \3 \1", command, count=1)).script()
         return script
     except (_UnknownError, RecursionError):
         return None
@@ -179,17 +187,47 @@ class _Reader:
         self._bytes = command.encode(errors="surrogatepass")
         # Where a character is a byte, the tree's places are places in the text.
         self._ascii = command if command.isascii() else None
+        # Options that are in no node, by the end of the operator after them.
+        self._lost: dict[int, str] = {}
         self._root = _parser().parse(self._bytes).root_node
 
     def script(self) -> Script | None:
-        if self._root.has_error or any(map(self._is_gap, _ESCAPED_BLANK.finditer(self._bytes))):
+        if self._root.has_error:
             return None
+        self._check_tokens(self._root.children, 0, len(self._bytes))
         return self._items(self._root.children)
 
-    def _is_gap(self, blank: re.Match[bytes]) -> bool:
-        """Whether the grammar takes an escaped blank, which belongs to a word, for one between words."""
-        node = self._root.descendant_for_byte_range(blank.start(), blank.end())
-        return node is None or (node.child_count > 0 and node.type not in ("string", "heredoc_body"))
+    def _check_tokens(self, nodes: Iterable[Node], place: int, end: int) -> None:
+        """Refuse what the grammar passes over, or splits where the shell does not: all but blanks must be in a token,
+        and two tokens need a blank between them, or one is an operator."""
+        after_operator = True
+        for token, is_word in (one for node in nodes for one in self._tokens(node)):
+            text = self._bytes[token.start_byte : token.end_byte].lstrip(_BLANK)
+            start = token.end_byte - len(text)
+            gap = self._bytes[place:start].replace(b"\\\n", b"")
+            is_separate = gap or after_operator or (not is_word and _OPERATOR.match(text))
+            is_whole = token.is_named or text == token.type.encode()
+            option = _AFTER_OPTION.fullmatch(self._bytes, place, token.end_byte)
+            if option is not None and token.type in ("<<", "<<-", "file_descriptor"):
+                self._lost[token.end_byte] = option[1].decode()
+            elif gap.strip(_BLANK) or not is_separate or not is_whole:
+                raise _UnknownError
+            place = token.end_byte
+            is_operator = not is_word and _OPERATOR.match(text[-1:]) is not None
+            after_operator = is_operator or token.type in ("<<-", "heredoc_body")
+        if self._bytes[place:end].replace(b"\\\n", b"").strip(_BLANK):
+            raise _UnknownError
+
+    def _tokens(self, node: Node, *, in_test: bool = False) -> Iterator[tuple[Node, bool]]:
+        """Yield the tokens under a node, and whether each is a word."""
+        is_word = node.type in _WHOLE or (node.type.endswith("_expression") and not in_test)
+        if node.type == ";;" and (node.parent is None or node.parent.type != "case_item"):
+            raise _UnknownError
+        if not is_word and node.child_count:
+            for child in node.children:
+                yield from self._tokens(child, in_test=in_test or node.type == "test_command")
+        elif self._bytes[node.start_byte : node.end_byte].strip(_BLANK):
+            yield node, is_word or node.is_named
 
     def _text(self, start: int, end: int) -> str:
         if self._ascii is not None:
@@ -327,18 +365,25 @@ class _Reader:
 
     def _assignment(self, node: Node) -> str:
         value = node.child_by_field_name("value")
+        name = self._text(node.start_byte, node.end_byte if value is None else value.start_byte)
+        if not _ASSIGNED.fullmatch(name):
+            raise _UnknownError
         if value is None:
-            return self._source(node)
-        name = self._text(node.start_byte, value.start_byte)
+            return name
         return name + (self._as_written(value) if value.type == "array" else self._word(value))
 
     def _redirect(self, node: Node, words: list[str]) -> Redirect:
         """A redirection. The grammar takes all words after it for its targets: those but the first join `words`."""
+        words += [self._lost[child.end_byte] for child in node.children if child.end_byte in self._lost]
         if node.type == "heredoc_redirect":
             return self._here_document(node)
         descriptor = operator = ""
         targets: list[str] = []
+        place = node.start_byte
         for child in node.children:
+            if b"\n" in self._bytes[place : child.start_byte].replace(b"\\\n", b""):
+                raise _UnknownError
+            place = child.end_byte
             if child.type == "file_descriptor":
                 descriptor = self._source(child)
             elif not operator and not child.is_named:
@@ -364,6 +409,9 @@ class _Reader:
         text = self._text(begin, end.start_byte)
         if "<<-" in nodes:
             text = re.sub(r"(?m)^\t+", "", text)
+        # The grammar takes an indented end mark for the end.
+        if text and not text.endswith("\n"):
+            raise _UnknownError
         is_literal = any(mark in self._source(start) for mark in "'\"\\")
         descriptor = nodes.get("file_descriptor")
         number = "" if descriptor is None else self._source(descriptor)
@@ -427,19 +475,26 @@ class _Reader:
                 return f"{ACTIVE}${{PWD}}"
             if "<<" in inner and (document := self._document(node)) is not None:
                 return document
-            return f"{ACTIVE}$({' '.join(inner.split())})"
-        return ACTIVE + " ".join(text.split())
+            return f"{ACTIVE}$({_with_single_blanks(inner)})"
+        return ACTIVE + (text if node.type == "expansion" else _with_single_blanks(text))
 
     def _document(self, node: Node) -> str | None:
         """The text of `$(cat <<END …)`, the usual way to pass a long text."""
-        stages = [stage for item in self._items(node.children) for _, pipeline in item.pipelines for stage in pipeline]
+        begin, *inner, end = node.children
+        self._check_tokens(inner, begin.end_byte, end.start_byte)
+        stages = [stage for item in self._items(inner) for _, pipeline in item.pipelines for stage in pipeline]
         if len(stages) != 1 or not isinstance(stages[0], Command) or stages[0].words != ("cat",):
             return None
         redirects = stages[0].redirects
         return redirects[0].target.removesuffix("\n") if len(redirects) == 1 and redirects[0].operator == "<<" else None
 
     def _as_written(self, node: Node) -> str:
-        return ACTIVE + " ".join(self._source(node).split())
+        return ACTIVE + _with_single_blanks(self._source(node))
+
+
+def _with_single_blanks(text: str) -> str:
+    """Text in which it does not matter how many blanks there are, unless some may be quoted or end a command."""
+    return text.strip() if _QUOTE_OR_LINE.search(text) else " ".join(text.split())
 
 
 def _piped(before: list[tuple[str, Pipeline]], after: list[tuple[str, Pipeline]]) -> list[tuple[str, Pipeline]]:
@@ -458,6 +513,9 @@ def _unquoted(text: str, whole: str = "", *, at_start: bool = True) -> str:
         mark = found[0]
         if mark.startswith("\\"):
             return found[1].strip("\n")
+        # The grammar takes `{  ]` and `2#${x}` for plain words.
+        if mark.isspace() or mark.startswith("$"):
+            raise _UnknownError
         if mark == "~":
             return f"{ACTIVE}${{HOME}}" if at_start else mark
         if mark == "[" and text in ("[", "[["):

@@ -54,11 +54,13 @@ class ActionComparer:
     def _understood(self, turn: Turn) -> _Action:
         # A state is compared and done with: what is kept serves its own answers.
         key = action_text(turn)
-        if key not in self._known:
+        found = self._known.get(key)
+        if found is None:
+            found = _understood(key, turn)
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[key] = _understood(key, turn)
-        return self._known[key]
+            self._known[key] = found
+        return found
 
 
 @dataclass(frozen=True)

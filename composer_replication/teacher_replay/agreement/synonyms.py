@@ -97,15 +97,21 @@ threw/throw thrown/throw hid/hide hidden/hide lost/lose chose/choose chosen/choo
 meant/mean brought/bring thought/think caught/catch
 """
 _IRREGULAR = dict(pair.split("/") for pair in _IRREGULAR_FORMS.split())
+_INFLECTIONS = word_set("s es e ed d ing ings ly edly y") | {""}
+_ENDING = re.compile(r"(?:ions?|e?ly|es|ed|ing|e|(?<!s)s)$")
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?", re.IGNORECASE)
 
 
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
-    """A word without its ending: "closed" and "closes" are one. Needs the extra "replay"."""
+    """A word without its inflection: "closed" and "closes" are one. Needs the extra "replay"."""
     word = word.lower().removesuffix("'s")
-    stemmed: str = _stemmer().stemWord(_IRREGULAR.get(word, word))
-    return stemmed
+    word = _IRREGULAR.get(word, word)
+    stemmed: str = _stemmer().stemWord(word)
+    # Snowball also takes off what makes another word ("validator", "important").
+    if word[len(stemmed) :].removeprefix(stemmed[-1:]) in _INFLECTIONS:
+        return stemmed
+    return _ENDING.sub("", re.sub("ie[sd]$", "y", word))
 
 
 @cache

@@ -390,6 +390,16 @@ def test_what_is_different_is_never_wholly_alike() -> None:
     assert COMPARER(bash(f"echo {long} one"), bash(f"echo {long} two")) == Comparison(False, 0.99)
 
 
+def test_what_another_thread_forgets_is_still_compared() -> None:
+    class Forgetful(dict[str, Any]):
+        def __setitem__(self, key: str, value: object) -> None:
+            pass
+
+    comparer = ActionComparer()
+    comparer._known = Forgetful()
+    assert on_texts(comparer)(bash("ls"), bash("ls -1")).same
+
+
 def test_importing_the_package_does_not_load_rapidfuzz() -> None:
     names = "composer_replication.teacher_replay.pairs, composer_replication.teacher_replay.agreement.votes"
     code = f"import sys, {names}; assert not {{'rapidfuzz', 'torch', 'pyarrow'}} & set(sys.modules)"

@@ -6,6 +6,7 @@ import pytest
 
 from composer_replication.teacher_replay.agreement.comparison import Comparison
 from composer_replication.teacher_replay.agreement.prose import likeness
+from composer_replication.teacher_replay.agreement.synonyms import stem
 
 SAME = [
     ("No, `a.py` is not safe to delete.", "`a.py` is not safe to delete."),
@@ -135,6 +136,7 @@ SAME_REQUESTS = [
     ("Summarise the breaking changes in version 3.", "What are the breaking changes of version 3?"),
 ]
 DIFFERENT = [
+    ("We import the module.", "The module is important."),
     ("Yes, that change breaks the public API.", "No, that change breaks the public API."),
     ("**Approve**\n\nThe change adds a retry.", "**Reject**\n\nThe change adds a retry."),
     ("## FAIL\nThe change adds a retry.", "## PASS\nThe change adds a retry."),
@@ -251,6 +253,24 @@ def test_the_same_request(first: str, second: str) -> None:
 def test_different(first: str, second: str) -> None:
     assert not likeness(first, second).same
     assert not likeness(second, first).same
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["validation validator", "iteration iterator", "operation operator", "allocation allocator", "object objective",
+     "experience experiment", "several severe", "positive position", "important imported", "valid validate"],
+)  # fmt: skip
+def test_stems_of_different_words(words: str) -> None:
+    assert len(set(map(stem, words.split()))) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["validate validates validated validating validation", "iterator iterators", "dependency dependencies",
+     "stop stopped", "experience experienced", "initial initially", "complete completely", "harness harnesses"],
+)  # fmt: skip
+def test_stems_of_one_word(words: str) -> None:
+    assert len(set(map(stem, words.split()))) == 1
 
 
 def test_the_words_of_a_query_have_no_order() -> None:
