@@ -262,6 +262,8 @@ def test_a_gate_is_known_by_its_name_or_is_a_callable() -> None:
         assert given == (step("[THINKING]\nhm\n[/THINKING]\ns").state(), [row("a", "x").result()], ["b"])
         return True
 
+    ready = sequential()
+    assert gate_for(ready, comparer, threshold=2, min_margin=0) is ready
     assert gate_for("none", comparer, threshold=2, min_margin=0) is None
     gate = gate_for(own, comparer, threshold=2, min_margin=0)
     assert gate is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from composer_replication.teacher_replay import pair_files
-from composer_replication.teacher_replay.compact_pairs import stored_rows
+from composer_replication.teacher_replay.compact_pairs import compact_rows, stored_rows
 from composer_replication.teacher_replay.pair_files import (
     load_pairs,
     preference_row,
@@ -201,6 +202,23 @@ def test_memory_stays_flat_while_pairs_stream(tmp_path: Path, monkeypatch: pytes
     file = pyarrow.parquet.ParquetFile(tmp_path / "many.parquet")
     assert (file.metadata.num_rows, file.metadata.num_row_groups) == (250, 10)
     assert peak(250, "many.jsonl") < 1.3 * peak(50, "few.jsonl")
+
+
+def test_tools_of_earlier_pairs_are_not_kept_alive() -> None:
+    class Tools(list[Any]):
+        """A list that can be watched."""
+
+    watched: list[weakref.ref[Tools]] = []
+
+    def given() -> Iterator[dict[str, Any]]:
+        for number in range(20):
+            tools = Tools([{"type": "function", "function": {"name": "ls"}}])
+            watched.append(weakref.ref(tools))
+            yield {"state_id": f"t::{number:04d}", "state_messages": [], "tools": tools}
+            del tools
+            assert sum(one() is not None for one in watched) <= 2
+
+    assert sum("state_id" in row for row in compact_rows(given())) == 20
 
 
 def test_every_message_and_every_set_of_tools_stands_once(tmp_path: Path) -> None:

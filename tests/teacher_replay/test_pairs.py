@@ -298,6 +298,14 @@ def test_a_state_id_that_comes_twice_is_refused() -> None:
         extract_dpo_pairs([state("s"), state("s")], [])
 
 
+@pytest.mark.parametrize("name", ["teacher_slug", "response_text", "error"])
+def test_a_result_that_lacks_something_is_named(name: str) -> None:
+    (result,) = rows("s", "x")
+    broken: Any = {key: value for key, value in result.items() if key != name}
+    with pytest.raises(ValueError, match=f"a teacher's result lacks '{name}'"):
+        extract_dpo_pairs([state("s", "y")], [broken])
+
+
 @pytest.mark.parametrize("name", ["state_id", "messages", "student_action"])
 def test_a_state_that_lacks_something_is_named(name: str) -> None:
     lacking = {key: value for key, value in state("s").items() if key != name}
