@@ -20,11 +20,15 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from composer_replication.chat_templates import (
+    TemplateRefusedError,
     Tools,
-    accepted_hint_role,
-    renders_tool_calls,
+    after_turn,
+    encodable,
+    end_of_turn_ids,
+    opening_without_thinking,
     template_text,
     tokenise,
+    turn_border,
 )
 from composer_replication.traces import Message
 
@@ -33,9 +37,10 @@ from composer_replication.traces import Message
 class TurnSpan:
     """The position of an assistant turn in token ids.
 
-    `[start, stop)` are its own tokens, from the first one it generates to its end-of-turn token. `header` is where its
-    header begins, which is where a hint goes; None if no header of the template precedes it. `message` is the index of
-    its message, if there are messages.
+    `[start, stop)` are its own tokens, from the first one it generates to its end-of-turn token. An empty block of
+    thinking that the template puts before a turn is not its own. `header` is where its header begins, which is where a
+    hint goes; None if no header of the template precedes it. `message` is the index of its message, if there are
+    messages.
     """
 
     message: int | None
@@ -103,11 +108,13 @@ def render_conversation(tokenizer: Any, messages: Sequence[Message], *, tools: T
     cuts = _merged_prompts(tokenizer, text, borders, ids, starts)
     if cuts:
         ids, starts = _tokenise_pieces(tokenizer, text, cuts)
-    characters = [*starts, len(text)]
+    characters, ends = [*starts, len(text)], end_of_turn_ids(tokenizer)
     turns = []
     for border in borders:
         header, start, stop = (_token_at(characters, character, border.message) for character in border[1:])
-        turns.append(TurnSpan(border.message, header, start, _end_of_turn(tokenizer, ids, start, stop)))
+        if stop == len(ids):
+            ids = _with_end(tokenizer, messages[-1], ids, start, ends)
+        turns.append(TurnSpan(border.message, header, start, _end_of_turn(ids, start, stop, ends)))
     return RenderedConversation(ids, turns)
 
 
@@ -120,46 +127,50 @@ def render_response(
     Raises:
         ValueError: the template does not show the response after the generation prompt.
     """
-    prompt_text = template_text(tokenizer, prompt, tools, add_generation_prompt=True)
     text = template_text(tokenizer, [*prompt, response], tools)
+    opening = opening_without_thinking(tokenizer)
+    prompt_text = template_text(tokenizer, prompt, tools, add_generation_prompt=not opening) + opening
+    if opening and not text.startswith(prompt_text):
+        prompt_text = template_text(tokenizer, prompt, tools, add_generation_prompt=True)
     if not text.startswith(prompt_text):
         raise ValueError("the chat template is not prefix-preserving: the response is not what follows its prompt")
     prompt_ids = tokenise(tokenizer, prompt_text)[0]
     ids = tokenise(tokenizer, text)[0]
     if ids[: len(prompt_ids)] != prompt_ids:
         ids = _tokenise_pieces(tokenizer, text, [len(prompt_text)])[0]
-    stop = _end_of_turn(tokenizer, ids, len(prompt_ids), len(ids))
-    return prompt_ids, ids[len(prompt_ids) : stop]
+    ends, start, stop = end_of_turn_ids(tokenizer), len(prompt_ids), len(ids)
+    ids = _with_end(tokenizer, response, ids, start, ends)
+    return prompt_ids, ids[start : _end_of_turn(ids, start, stop, ends)]
 
 
 def hint_message(
     tokenizer: Any, context: Sequence[Message], hint: str, *, role: str = "system", tools: Tools = None
 ) -> tuple[list[int], str]:
-    """Return the ids of a hint as the message after `context`, and its role: "user" where the template does not show a
-    message of `role` there.
+    """Return the ids that put a hint between `context` and the assistant's turn after it, and the role of its message:
+    "user" where the template does not show a message of `role` there.
 
     Raises:
-        ValueError: the template puts the hint elsewhere than at the end of the conversation.
+        TemplateRefusedError: the template shows it in neither role.
     """
-    role = accepted_hint_role(tokenizer, context, role=role, tools=tools)
-    before = template_text(tokenizer, context, tools)
-    hinted = template_text(tokenizer, [*context, {"role": role, "content": hint}], tools)
-    if not hinted.startswith(before):
-        raise ValueError(f"the chat template rewrites the conversation when a {role!r} message is added to it")
-    return tokenise(tokenizer, hinted[len(before) :])[0], role
+    hint = encodable(hint)
+    for shown in dict.fromkeys((role, "user")):
+        try:
+            border = turn_border(tokenizer, context, tools=tools, hint={"role": shown, "content": hint})
+        except TemplateRefusedError as error:
+            refusal = error
+            continue
+        return tokenise(tokenizer, border.hint)[0], shown
+    raise refusal
 
 
-def generation_header_ids(tokenizer: Any, messages: Sequence[Message], *, tools: Tools = None) -> list[int]:
-    """Return the ids that prompt the assistant to speak after `messages`; a hint goes before them.
+def generation_header_ids(tokenizer: Any, context: Sequence[Message], *, tools: Tools = None) -> list[int]:
+    """Return the ids that prompt the assistant to speak after `context`; a hint goes before them. There may be none: in
+    some templates a turn goes on after a tool's result.
 
     Raises:
-        ValueError: the generation prompt rewrites the conversation.
+        TemplateRefusedError: the generation prompt rewrites the conversation.
     """
-    before = template_text(tokenizer, messages, tools)
-    prompt = template_text(tokenizer, messages, tools, add_generation_prompt=True)
-    if not prompt.startswith(before):
-        raise ValueError("the chat template rewrites the conversation when the generation prompt is added to it")
-    return tokenise(tokenizer, prompt[len(before) :])[0]
+    return tokenise(tokenizer, turn_border(tokenizer, context, tools=tools).header)[0]
 
 
 def hinted_rows(
@@ -206,40 +217,6 @@ def stacked(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:
     return pad_sequence([torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_value=filler)
 
 
-def check_chat_template(tokenizer: Any, *, tools: bool = False, growing: bool = False) -> None:
-    """Try a tokenizer and its chat template before any data is rendered with them.
-
-    Args:
-        tokenizer: the tokenizer that has the template.
-        tools: whether tool calls will be rendered.
-        growing: whether conversations with several assistant turns will be rendered.
-
-    Raises:
-        ValueError: the tokenizer gives no offsets or has no template, or the template leaves out tool calls or rewrites
-            earlier turns.
-    """
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError(
-            f"{type(tokenizer).__name__} has no chat template: set tokenizer.chat_template, for instance to Qwen2.5's"
-        )
-    tokenise(tokenizer, "")
-    if tools and not renders_tool_calls(tokenizer):
-        raise ValueError(
-            "the chat template leaves tool calls or their results out: set tokenizer.chat_template to one with tools, "
-            "for instance Qwen2.5's, whose ChatML most tokenizers know"
-        )
-    if not growing:
-        return
-    talk = [{"role": role, "content": f"probe_{number}"} for number in (1, 2) for role in ("user", "assistant")]
-    try:
-        render_conversation(tokenizer, talk)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; set tokenizer.chat_template to one that leaves earlier turns unchanged, for instance that of "
-            "trl.chat_template_utils.get_training_chat_template(tokenizer)"
-        ) from error
-
-
 class _Border(NamedTuple):
     """An assistant message in the whole text: the characters where its header, its words and the next message begin."""
 
@@ -261,13 +238,14 @@ def _turn_borders(tokenizer: Any, messages: Sequence[Message], tools: Tools, tex
     if spoken[:1] == [0]:
         raise ValueError("the conversation begins with an assistant message: nothing prompts it")
     borders: list[_Border] = []
+    opening = opening_without_thinking(tokenizer) if spoken else ""
     for previous, index in zip([-1, *spoken], spoken, strict=False):
         shown = None
         if borders and index != spoken[-1]:
             window = [*messages[: spoken[0] + 1], *messages[previous + 1 : index + 1]]
-            shown = _shown(tokenizer, window, tools, text, text[: borders[0].stop], borders[-1].stop)
+            shown = _shown(tokenizer, window, tools, text, opening, text[: borders[0].stop], borders[-1].stop)
         if shown is None:
-            shown = _shown(tokenizer, messages[: index + 1], tools, text, "", 0)
+            shown = _shown(tokenizer, messages[: index + 1], tools, text, opening)
         if shown is None:
             raise ValueError(
                 "the chat template is not prefix-preserving: what it renders up to message "
@@ -278,17 +256,27 @@ def _turn_borders(tokenizer: Any, messages: Sequence[Message], tools: Tools, tex
 
 
 def _shown(
-    tokenizer: Any, messages: Sequence[Message], tools: Tools, whole: str, lead: str, offset: int
+    tokenizer: Any,
+    messages: Sequence[Message],
+    tools: Tools,
+    whole: str,
+    opening: str,
+    lead: str = "",
+    offset: int = 0,
 ) -> tuple[int, int, int] | None:
     """Locate the header, the words and the end of the last of `messages` in the whole text; None unless the whole text
-    has at `offset` what the messages add after `lead`."""
-    ends = []
-    for part, prompting in ((messages[:-1], False), (messages[:-1], True), (messages, False)):
+    has at `offset` what the messages add after `lead`. `opening` is what `opening_without_thinking` gave."""
+
+    def end(part: Sequence[Message], prompting: bool = False) -> int | None:
         text = template_text(tokenizer, part, tools, add_generation_prompt=prompting)
-        if not text.startswith(lead) or not whole.startswith(text[len(lead) :], offset):
-            return None
-        ends.append(offset + len(text) - len(lead))
-    return ends[0], ends[1], ends[2]
+        fits = text.startswith(lead) and whole.startswith(text[len(lead) :], offset)
+        return offset + len(text) - len(lead) if fits else None
+
+    header, stop = end(messages[:-1]), end(messages)
+    if header is None or stop is None:
+        return None
+    start = header + len(opening) if opening and whole.startswith(opening, header) else end(messages[:-1], True)
+    return None if start is None else (header, start, stop)
 
 
 def _merged_prompts(
@@ -329,10 +317,24 @@ def _token_at(borders: list[int], character: int, turn: int) -> int:
     return token
 
 
-def _end_of_turn(tokenizer: Any, ids: list[int], start: int, stop: int) -> int:
-    """Cut what the template adds after the end-of-turn token (a line break, mostly): the model never generates it."""
-    end = tokenizer.eos_token_id
+def _end_of_turn(ids: list[int], start: int, stop: int, ends: frozenset[int]) -> int:
+    """Cut what the template adds after the end-of-turn token (a line break, mostly): the model never generates it.
+
+    Where the next message's first token ends the turn, it is the turn's last one.
+    """
     for index in range(stop - 1, start - 1, -1):
-        if ids[index] == end:
+        if ids[index] in ends:
             return index + 1
-    return stop
+    return stop + (ids[stop : stop + 1] != [] and ids[stop] in ends)
+
+
+def _with_end(tokenizer: Any, turn: Message, ids: list[int], start: int, ends: frozenset[int]) -> list[int]:
+    """Return the ids with the token that ends their last turn, which begins at `start`: some templates write it as the
+    beginning of the next message alone."""
+    if not ends.isdisjoint(ids[start:]):
+        return ids
+    try:
+        following = tokenise(tokenizer, after_turn(tokenizer, calls=bool(turn.get("tool_calls"))))[0]
+    except TemplateRefusedError:
+        return ids
+    return [*ids, *(one for one in following[:1] if one in ends)]

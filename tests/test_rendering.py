@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tokenizers import processors
 
-from composer_replication.chat_templates import accepted_hint_role
-from composer_replication.rendering import Splice, check_chat_template, hint_message, hinted_rows, render_conversation
+from composer_replication.rendering import Splice, hint_message, hinted_rows, render_conversation
+from composer_replication.template_check import check_chat_template
 
 CALL = {"type": "function", "function": {"name": "read_file", "arguments": {"path": "a b.py"}}}
 CONVERSATION = [
@@ -212,8 +212,7 @@ def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer
     picky = copy.deepcopy(qwen_tokenizer)
     picky.chat_template = template
     for messages in (CONVERSATION[:2], CONVERSATION[1:2]):
-        assert accepted_hint_role(qwen_tokenizer, messages) == "system"
-    assert accepted_hint_role(picky, CONVERSATION[:2]) == "user"
+        assert hint_message(qwen_tokenizer, messages, "Look.")[1] == "system"
     hint_ids, role = hint_message(picky, CONVERSATION[:2], "Look.")
     assert (picky.decode(hint_ids), role) == ("<|im_start|>userLook.<|im_end|>", "user")
 

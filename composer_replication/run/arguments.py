@@ -157,6 +157,7 @@ def collator_config(config: Config) -> CollatorConfig:
         hint_role=sdpo.hint_role,
         sdpo_target=sdpo.target,
         train_on_errors=lm is not None and lm.train_on_errors,
+        strip_thinking=config.data.thinking == "drop",
     )
 
 

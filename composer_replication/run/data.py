@@ -83,6 +83,11 @@ def makes_tool_calls(data: TrainingData) -> bool:
     return any(turn.get("tool_calls") for trace in data.traces for turn in trace["turns"])
 
 
+def has_thinking(data: TrainingData) -> bool:
+    """Whether a trace holds an assistant's thinking."""
+    return any(turn.get("thinking") for trace in data.traces for turn in trace["turns"])
+
+
 def _traces(folder: Path) -> Iterator[Trace]:
     try:
         yield from load_traces(folder)

@@ -11,15 +11,14 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set_seed
 
 from composer_replication._optional import EXTRAS, require, require_all
-from composer_replication.chat_templates import TemplatedTokenizer
-from composer_replication.rendering import check_chat_template
+from composer_replication.chat_templates import TemplatedTokenizer, configured_ends
 from composer_replication.run.arguments import (
     channel_settings,
     checked_arguments,
     collator_config,
 )
 from composer_replication.run.configuration import BUNDLED_MODEL, Config
-from composer_replication.run.data import TrainingData, described, load_training_data, makes_tool_calls
+from composer_replication.run.data import TrainingData, described, has_thinking, load_training_data, makes_tool_calls
 from composer_replication.run.environment import RolloutParts
 from composer_replication.run.folder import RunDirectory, step_of
 from composer_replication.run.model_loading import (
@@ -31,6 +30,7 @@ from composer_replication.run.model_loading import (
     lora_config,
 )
 from composer_replication.run.optimizers import OptimizerFactory
+from composer_replication.template_check import check_chat_template
 from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.preference_rows import has_calls
 
@@ -161,19 +161,24 @@ def checked_inputs(config: Config) -> RunInputs:
             "alone: remove them"
         )
     tokenizer = load_tokenizer(config.model)
-    if config.environment is not None and config.environment.class_ is not None:
-        check_tools(tokenizer, "environment.class")
-    if makes_tool_calls(data):
-        check_tools(tokenizer, "data.traces")
-    if any(has_calls(pair) for pair in data.pairs):
-        check_tools(tokenizer, "data.pairs")
-    if data.traces:
-        try:
-            check_chat_template(rollout_tokenizer(tokenizer, config), growing=True)
-        except ValueError as error:
-            raise ValueError(
-                f"model.chat_template: {error} (trl ships templates that grow, by names such as qwen3_training)"
-            ) from None
+    calls_tools = {
+        "environment.class": config.environment is not None and config.environment.class_ is not None,
+        "data.traces": makes_tool_calls(data),
+        "data.pairs": any(has_calls(pair) for pair in data.pairs),
+    }
+    for key, calls in calls_tools.items():
+        if calls:
+            check_tools(tokenizer, key)
+    try:
+        check_chat_template(
+            rollout_tokenizer(tokenizer, config),
+            tools=calls_tools["environment.class"] or calls_tools["data.traces"],
+            growing=bool(data.traces),
+            hints=config.channels.sdpo.alpha > 0,
+            thinking=config.data.thinking == "keep" and has_thinking(data),
+        )
+    except ValueError as error:
+        raise ValueError(f"model.chat_template: {error}") from None
     return RunInputs(rollouts, arguments, data, tokenizer)
 
 
@@ -186,7 +191,7 @@ def _rollout_trainer(config: Config, model: Any, inputs: RunInputs) -> Any:
     columns = dict.fromkeys(name for row in data.prompts for name in row)
     collator = None
     if data.traces:
-        collator = ComposerDataCollator(rollout_tokenizer(tokenizer, config), collator_config(config))
+        collator = ComposerDataCollator(rollout_tokenizer(tokenizer, config, model), collator_config(config))
     return ComposerReplicationTrainer(
         model=model,
         reward_funcs=rollouts.rewards or None,
@@ -202,13 +207,14 @@ def _rollout_trainer(config: Config, model: Any, inputs: RunInputs) -> Any:
     )
 
 
-def rollout_tokenizer(tokenizer: Any, config: Config) -> Any:
+def rollout_tokenizer(tokenizer: Any, config: Config, model: Any = None) -> Any:
     """The tokenizer with the template that TRL takes for rollouts with tools: one that never rewrites what was said."""
     templates = require("trl.chat_template_utils", "train")
     has_tools = config.environment is not None and config.environment.class_ is not None
-    if not has_tools or templates.is_chat_template_prefix_preserving(tokenizer):
-        return tokenizer
-    return TemplatedTokenizer(tokenizer, templates.get_training_chat_template(tokenizer))
+    template = tokenizer.chat_template
+    if has_tools and not templates.is_chat_template_prefix_preserving(tokenizer):
+        template = templates.get_training_chat_template(tokenizer)
+    return TemplatedTokenizer(tokenizer, template, end_ids=configured_ends(model))
 
 
 def _with_adapters(config: Config, model: Any) -> Any:

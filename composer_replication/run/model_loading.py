@@ -10,6 +10,7 @@ import torch
 
 from composer_replication._optional import require
 from composer_replication._tiny.models import _template_text
+from composer_replication.chat_templates import renders_tool_calls
 from composer_replication.pretrained import model_place
 from composer_replication.run.configuration import Config
 from composer_replication.run.sections import ModelSection
@@ -155,8 +156,7 @@ def check_tools(tokenizer: Any, needed_by: str) -> None:
     Raises:
         ValueError: otherwise; names what needs them.
     """
-    templates = require("trl.chat_template_utils", "train")
-    if not templates.supports_tool_calling(tokenizer):
+    if not renders_tool_calls(tokenizer):
         raise ValueError(
             f"model.chat_template: the template renders no tool calls, and {needed_by} needs them; set it to qwen2_5, "
             "or to a file"

@@ -107,6 +107,8 @@ class DataSection(Section):
     """Maximum number of pairs."""
     max_prompts: Count | None = None
     """Maximum number of prompts."""
+    thinking: Literal["keep", "drop"] = "drop"
+    """keep: the assistant's thinking is rendered and learned; the chat template must show it. drop: it is left out."""
     max_length: Count = 4096
     """Maximum tokens of a row. A longer trace loses its beginning."""
     max_windows: Count = 8

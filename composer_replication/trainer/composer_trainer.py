@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from composer_replication.channels.scoring import summed_logprobs
 from composer_replication.channels.settings import ChannelSettings, RolloutKeywords, documents_keywords
 from composer_replication.chat_templates import TemplatedTokenizer, tool_definitions
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
+from composer_replication.template_check import check_chat_template
 from composer_replication.trainer.advantages import SequenceKL
 from composer_replication.trainer.channel_engine import (
     ChannelEngine,
@@ -141,7 +143,10 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             self._tokenizer,
             getattr(self, "chat_template", None) or self._tokenizer.chat_template,
             getattr(self, "chat_template_kwargs", None) or {},
+            tuple(self.eos_token_ids),
         )
+        if hints.alpha > 0 and self._templated.chat_template and self._is_conversational():
+            check_chat_template(self._templated, tools=bool(self.tools), hints=True)
         self._rewards: torch.Tensor | None = None
         self._definitions: dict[str | None, list[dict[str, Any]] | None] = {}
         self._train_sampler: Any = None
@@ -359,6 +364,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             tools = self.tools if self.environment_factories is None else self._env_tools[name]
             self._definitions[name] = tool_definitions(tools)
         return self._definitions[name]
+
+    def _is_conversational(self) -> bool:
+        return any(not isinstance(row.get("prompt"), str) for row in islice(self.train_dataset or (), 1))
 
     def _shown_contexts(self) -> Iterator[ShownContext]:
         """The context that each prompt shows, with the tools of its environment."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from composer_replication.chat_templates import with_result_names
 from composer_replication.histories import Context, History, assistant_message
 from composer_replication.traces import Message, ToolCall, TraceExample, Turn, parse_arguments
 
@@ -124,12 +125,15 @@ def _conversation(
         messages.append(message)
         shown.append(turn)
     places = {turn: place for place, turn in enumerate(shown) if turn is not None}
-    yield Conversation(messages, shown, [places[turn] for turn in learned])
+    yield Conversation(with_result_names(messages), shown, [places[turn] for turn in learned])
 
 
 def _for_templates(turn: Turn, strip_thinking: bool) -> Message:
-    """Return an assistant turn's message with arguments as objects: templates would quote a JSON text once more."""
-    message = assistant_message(turn, strip_thinking=strip_thinking)
+    """Return an assistant turn's message with arguments as objects (templates would quote a JSON text once more), and
+    thinking in a field of its own, which templates of thinking models read."""
+    message = assistant_message(turn)
+    if turn.thinking and not strip_thinking:
+        message["reasoning_content"] = turn.thinking
     for call, shown in zip(turn.tool_calls, message.get("tool_calls", ()), strict=True):
         if call.raw_arguments is None:
             shown["function"]["arguments"] = call.arguments

@@ -16,7 +16,8 @@ import torch
 from composer_replication._arguments import check_choice, check_count
 from composer_replication.channels.hint_distillation import HintGenerator, SDPOTarget
 from composer_replication.chat_templates import renders_text_beside_calls
-from composer_replication.rendering import check_chat_template, hinted_rows, padded, stacked
+from composer_replication.rendering import hinted_rows, padded, stacked
+from composer_replication.template_check import check_chat_template
 from composer_replication.traces import TraceExample, TraceState, TraceTurn, Turn
 from composer_replication.trainer.conversations import conversations, trace_turns
 from composer_replication.trainer.preference_rows import PreferenceStats, preference_batch, preference_rows
@@ -69,7 +70,8 @@ class CollatorConfig:
         max_windows: the most rows that a conversation that is too long may become. The first is its end; each further
             one ends with an error that would be lost, the latest first.
         system_prompt: put first in every conversation, unless the trace has one of its own.
-        strip_thinking: leave the assistant's thinking out of the text.
+        strip_thinking: leave the assistant's thinking out. If not, the chat template gets it as `reasoning_content`,
+            and must show it.
     """
 
     max_seq_len: int = 4096
@@ -120,7 +122,7 @@ class ComposerDataCollator:
     tokenizer: TokenizerLike
     config: CollatorConfig = field(default_factory=CollatorConfig)
     stats: CollatorStats = field(default_factory=CollatorStats)
-    _checked: set[tuple[Any, bool]] = field(default_factory=set, init=False, repr=False)
+    _checked: set[tuple[Any, ...]] = field(default_factory=set, init=False, repr=False)
 
     def __call__(self, batch: Sequence[TraceExample]) -> dict[str, torch.Tensor]:
         """Return a batch that `compose_loss` takes once channel 3's reference log-probabilities are added to it.
@@ -188,11 +190,14 @@ class ComposerDataCollator:
         return [replace(row, reward=reward) for row in rows]
 
     def _check_template(self, turns: Sequence[Turn], has_tools: bool) -> None:
-        """Check each template once, and once more when the first tool call comes."""
+        """Check each template once, and once more when the first tool call or the first thinking comes."""
+        config = self.config
         tools = has_tools or any(turn.tool_calls or turn.role == "tool" for turn in turns)
-        key = (getattr(self.tokenizer, "chat_template", None), tools)
+        thinking = not config.strip_thinking and any(turn.thinking for turn in turns)
+        key = (getattr(self.tokenizer, "chat_template", None), tools, thinking)
         if key not in self._checked:
-            check_chat_template(self.tokenizer, tools=tools, growing=True)
+            hints = config.enable_sdpo and config.hint_generator is not None
+            check_chat_template(self.tokenizer, tools=tools, growing=True, hints=hints, thinking=thinking)
             if tools and not renders_text_beside_calls(self.tokenizer):
                 logger.warning("the chat template leaves out what the assistant says beside a tool call")
             self._checked.add(key)

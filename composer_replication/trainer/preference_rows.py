@@ -18,15 +18,15 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from jinja2.exceptions import TemplateError
 from torch.nn.utils.rnn import pad_sequence
 
 from composer_replication._arguments import check_count
-from composer_replication.chat_templates import tool_definitions
-from composer_replication.rendering import check_chat_template, render_response
+from composer_replication.chat_templates import TemplateRefusedError, tool_definitions, with_result_names
+from composer_replication.rendering import render_response
 from composer_replication.replaysim.records import NormalizedDPOPair
 from composer_replication.teacher_replay.pair_files import message_for_templates, preference_row
 from composer_replication.teacher_replay.records import Pair
+from composer_replication.template_check import check_chat_template
 from composer_replication.traces import Message, without_thinking
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def preference_rows(
         ValueError: a pair without the keys of any form, or a template that has no place for tool calls.
     """
     check_count("max_length", max_length)
-    check_chat_template(tokenizer)
+    check_chat_template(tokenizer, responses=True)
     counted = stats if stats is not None else PreferenceStats()
     rows = []
     tools_checked = False
@@ -94,7 +94,7 @@ def preference_rows(
         conversation = conversational(pair, number)
         if not tools_checked and has_calls(conversation):
             # A template without tools would render both sides as nothing, or as the same.
-            check_chat_template(tokenizer, tools=True)
+            check_chat_template(tokenizer, tools=True, responses=True)
             tools_checked = True
         row = _row(tokenizer, conversation, max_length, counted)
         if isinstance(row, str):
@@ -111,7 +111,7 @@ def _row(
     """Return the row, or the reason why there is none."""
     if not all(is_readable(message) for part in _PARTS for message in conversation[part]):
         return "a message without a role or a text"
-    prompt = [shown_message(message) for message in conversation["prompt"]]
+    prompt = with_result_names([shown_message(message) for message in conversation["prompt"]])
     sides = [[shown_message(message) for message in conversation[side]] for side in _SIDES]
     if any(len(side) > 1 or (side and side[0]["role"] != "assistant") for side in sides):
         return "not one assistant message"
@@ -119,12 +119,14 @@ def _row(
         return "empty side"
     tools = conversation.get("tools") or None
     try:
-        (prompt_ids, chosen_ids), (_, rejected_ids) = (
+        (prompt_ids, chosen_ids), (same_ids, rejected_ids) = (
             render_response(tokenizer, prompt, side[0], tools=tools) for side in sides
         )
-    except (TemplateError, TypeError):  # a template's own refusal, or a value that it did not expect
+    except TemplateRefusedError:
         return "refused by the chat template"
     except ValueError:
+        return "not after its prompt"
+    if prompt_ids != same_ids:
         return "not after its prompt"
     if chosen_ids == rejected_ids:
         return "equal sides"

@@ -14,6 +14,7 @@ import torch
 
 from composer_replication._arguments import check_choice, check_count, check_same_shape, check_token_ids, entry
 from composer_replication.channels.hint_distillation import HintGenerator, HintSourceKind, SDPOTarget
+from composer_replication.chat_templates import Ending
 from composer_replication.ingestion.chat_messages import call_of, calls_in, text_of
 from composer_replication.rendering import hinted_rows
 from composer_replication.traces import dump_json
@@ -90,7 +91,7 @@ def find_hint_sites(
         ]
     finder = SiteFinder(tokenizer, hint_generator, sdpo_target, hint_role, max_length)
     counts = finder.counts
-    headers: dict[str, list[int]] = {}
+    headers: dict[Ending, list[int] | None] = {}
     found: list[list[HintSite]] = []
     for index, (rollout, solution) in enumerate(zip(rollouts, solutions, strict=True)):
         sites: list[HintSite | None] = []
@@ -110,13 +111,17 @@ def find_hint_sites(
             for hint in finder.hints(said, range(len(spans))):
                 told = hint._replace(text=f"{solution}\n\n{hint.text}") if solution else hint
                 span = spans[hint.turn]
-                sites.append(finder.place(told, [span], context_before(rollout, span), rollout.tools))
+                sites.append(
+                    finder.place(told, [span], context_before(rollout, span.message, span.start), rollout.tools)
+                )
         elif not failed[index]:
             counts["succeeded"] += 1
         if spans and failed[index] and not any(sites):
             if solution:
                 told = Hint(0, "sibling", "sibling", solution)
-                sites.append(finder.place(told, spans, context_before(rollout, spans[0]), rollout.tools))
+                sites.append(
+                    finder.place(told, spans, context_before(rollout, spans[0].message, spans[0].start), rollout.tools)
+                )
             else:
                 counts["no_sibling"] += 1
         found.append([site for site in sites if site is not None])

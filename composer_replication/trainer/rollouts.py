@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from jinja2.exceptions import TemplateError
-
+from composer_replication.chat_templates import Ending, end_of_turn_ids, ending
 from composer_replication.hint_generator.marking import mark_errors
 from composer_replication.ingestion.chat_conversation import ROLES
 from composer_replication.ingestion.chat_messages import call_of, calls_in, text_of, thinking_of
@@ -31,13 +30,11 @@ from composer_replication.trainer.sites import Remark, error_remarks
 
 logger = logging.getLogger(__name__)
 
-# Stands for whatever was said: templates put the same words around a message, whatever is in it.
-_ANYTHING = "?"
 _LARGEST_DICT = 100_000
 _BLANK_LINE = "\n\n"
 # How families of models begin a call. Some write nothing but the object.
 _CALL_BEGINS = re.compile(
-    r"<tool_call>|<function[_=]|<\|python_tag\|>|\[TOOL_CALLS\]|<\|tool_call|<｜tool▁call"
+    r"<tool_call>|<function[_=]|<\|python_tag\|>|\[TOOL_CALLS\]|<\|tool_call|<｜tool▁call|<atem:|\A ?to=functions\."
     r"|\A\s*(?:<\|[a-z_]+\|>\s*)*\{\s*\"(?:name|type|function)\""
 )
 _CALLED = re.compile(r"\"name\"\s*:\s*\"([^\"\n]{1,80})\"|<function=([\w.-]{1,80})>")
@@ -74,7 +71,7 @@ class Rollout:
 
 
 def sampled_turns(
-    rollout: Rollout, tokenizer: Any, headers: dict[str, list[int]] | None = None
+    rollout: Rollout, tokenizer: Any, headers: dict[Ending, list[int] | None] | None = None
 ) -> list[TurnSpan] | None:
     """Locate the turns of a rollout, in order; None if its messages and its ids differ in the number of turns.
 
@@ -92,20 +89,22 @@ def sampled_turns(
     ids, known = rollout.ids, {} if headers is None else headers
     turns = []
     for place, (start, stop) in zip(places, runs, strict=True):
-        header_ids = _header_ids(tokenizer, _exchange_before(rollout, place, start), known)
-        header = start - len(header_ids)
-        found = bool(header_ids) and ids[max(header, 0) : start] == header_ids
-        turns.append(TurnSpan(place, header if found else None, start, stop))
+        header_ids = _header_ids(tokenizer, context_before(rollout, place, start), known)
+        header = None if header_ids is None else max(0, start - len(header_ids))
+        turns.append(TurnSpan(place, None if ids[header:start] != header_ids else header, start, stop))
     return turns
 
 
-def context_before(rollout: Rollout, turn: TurnSpan) -> list[Message]:
-    """Return a conversation around which a template renders a hint as it would before this turn.
+def context_before(rollout: Rollout, place: int | None, start: int) -> list[Message]:
+    """Return the messages before the turn at a place among the rollout's, which begins at token `start`.
 
-    It is the prompt, followed by one exchange in place of all earlier turns: nothing that was said decides how the next
-    message is framed, and templates refuse some of what models say (two calls in one turn, for one).
+    Where something was said that is not among the messages, it counts as a user's message.
     """
-    return [*rollout.prompt, *_exchange_before(rollout, turn.message, turn.start)]
+    if start == len(rollout.prompt_ids):
+        return rollout.prompt
+    if place:
+        return [*rollout.prompt, *rollout.messages[:place]]
+    return [*rollout.prompt, {"role": "assistant", "content": ""}, {"role": "user", "content": ""}]
 
 
 def rollout_trace(rollout: Rollout, spans: Sequence[TurnSpan], tokenizer: Any) -> Trace:
@@ -147,7 +146,7 @@ def tool_remarks(rollout: Rollout, spans: Sequence[TurnSpan], tokenizer: Any) ->
 def is_cut_off(rollout: Rollout, span: TurnSpan, tokenizer: Any) -> bool:
     """Whether the length limit ended a turn: nothing follows it, and no end-of-turn token closes it."""
     ids = rollout.ids
-    return span.stop == len(ids) and ids[-1] not in tokenizer.all_special_ids
+    return span.stop == len(ids) and ids[-1] not in end_of_turn_ids(tokenizer)
 
 
 def is_cut_call(rollout: Rollout, span: TurnSpan, tokenizer: Any) -> bool:
@@ -156,29 +155,15 @@ def is_cut_call(rollout: Rollout, span: TurnSpan, tokenizer: Any) -> bool:
     return is_cut_off(rollout, span, tokenizer) and _looks_like_call(rollout, text)
 
 
-def _header_ids(tokenizer: Any, exchange: Sequence[Message], known: dict[str, list[int]]) -> list[int]:
-    """Return the ids that prompt the assistant after a prompt and this exchange; empty if the template cannot tell."""
-    key = dump_json(exchange)
+def _header_ids(tokenizer: Any, context: Sequence[Message], known: dict[Ending, list[int] | None]) -> list[int] | None:
+    """Return the ids that prompt the assistant after a context; None if the template cannot tell."""
+    key = ending(context)
     if key not in known:
         try:
-            known[key] = generation_header_ids(tokenizer, [{"role": "user", "content": _ANYTHING}, *exchange])
-        except (TemplateError, ValueError):
-            known[key] = []
+            known[key] = generation_header_ids(tokenizer, context)
+        except ValueError:
+            known[key] = None
     return known[key]
-
-
-def _exchange_before(rollout: Rollout, place: int | None, start: int) -> list[Message]:
-    """Reduce what came between the prompt and a turn to one exchange; empty for the first turn."""
-    if start == len(rollout.prompt_ids):
-        return []
-    if place and rollout.messages[place - 1]["role"] == "tool":
-        name = str(rollout.messages[place - 1].get("name") or _ANYTHING)
-        call = {"type": "function", "function": {"name": name, "arguments": {}}}
-        return [
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "name": name, "content": _ANYTHING},
-        ]
-    return [{"role": "assistant", "content": _ANYTHING}, {"role": "user", "content": _ANYTHING}]
 
 
 def _turns(messages: Sequence[Message], where: str, unreadable: Mapping[int, ToolCall | None]) -> Iterator[Turn]:

@@ -18,8 +18,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from jinja2.exceptions import TemplateError
-
 from composer_replication.channels.hint_distillation import HintGenerator, SDPOTarget
 from composer_replication.chat_templates import Tools
 from composer_replication.hint_generator.errors import is_students_mistake
@@ -204,7 +202,7 @@ class SiteFinder:
             return None
         try:
             ids, role = hint_message(self.tokenizer, context, hint.text, role=self.hint_role, tools=tools)
-        except (TemplateError, ValueError):
+        except ValueError:
             ids = []
         if not ids:
             self.counts["hint_not_rendered"] += 1

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from jinja2.exceptions import TemplateError
 
 from composer_replication.chat_templates import Tools
 from composer_replication.rendering import TurnSpan, render_conversation
@@ -117,10 +116,7 @@ def conversation_rows(
     Raises:
         ValueError: the chat template refuses the conversation, or cannot be aligned.
     """
-    try:
-        rendered = render_conversation(tokenizer, conversation.messages, tools=tools)
-    except (TemplateError, TypeError) as error:
-        raise ValueError(f"the chat template refuses the conversation: {' '.join(str(error).split())}") from error
+    rendered = render_conversation(tokenizer, conversation.messages, tools=tools)
     ids, spans, length = rendered.ids, rendered.turns, config.max_seq_len
     places = [conversation.turns[span.message] for span in spans if span.message is not None]
     shown = [None if place is None else turns[place] for place in places]

@@ -22,6 +22,7 @@ from composer_replication._arguments import check_keywords, keywords_of
 from composer_replication.causal_lm import HiddenStates, run_causal_lm
 from composer_replication.channels.policy import lm_channel
 from composer_replication.channels.settings import ChannelSettings, TraceKeywords, documents_keywords
+from composer_replication.chat_templates import TemplatedTokenizer, configured_ends
 from composer_replication.distillation.fused.head import LogitHead
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.traces import TraceExample
@@ -96,7 +97,8 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
             train_on_errors=lm.train_on_errors,
             max_windows=8,
         )
-        self.collator = ComposerDataCollator(tokenizer=processing_class, config=config)
+        templated = TemplatedTokenizer(processing_class, processing_class.chat_template, end_ids=configured_ends(model))
+        self.collator = ComposerDataCollator(tokenizer=templated, config=config)
         rows = rendered_traces(train_dataset, self.collator)
         if lm.weight == 0:
             rows = [row for row in rows if row.sites]
@@ -126,7 +128,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         if replay.beta > 0 and given:
             pairs = replay_pairs(
                 self,
-                processing_class,
+                templated,
                 given,
                 replay,
                 batch_size=self._replay_batch_size,

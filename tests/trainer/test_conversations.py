@@ -78,7 +78,8 @@ def test_messages_are_what_templates_want() -> None:
     assert only.turns == [0, 1, 2, 3]
     assert only.learned == [1]
     (thinking,) = conversations(turns, strip_thinking=False)
-    assert thinking.messages[1]["content"] == "[THINKING]\nhm\n[/THINKING]\nlook"
+    assert thinking.messages[1] == {**only.messages[1], "reasoning_content": "hm"}
+    assert [message.get("name") for message in only.messages] == [None, None, "run", "read_file"]
 
 
 def test_turns_with_no_more_than_the_documented_fields_are_enough() -> None:

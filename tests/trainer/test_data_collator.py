@@ -327,11 +327,11 @@ def test_templates_that_would_lie_are_refused_before_anything_is_rendered(qwen_t
     )
     collator = ComposerDataCollator(deaf)
     assert masked(deaf, collator([{"turns": [GO, DONE]}])) == "Done, all tests pass.<|im_end|>"
-    with pytest.raises(ValueError, match="leaves tool calls or their results out: set"):
+    with pytest.raises(ValueError, match="leaves tool calls or their results out; trl has no better template"):
         collator([example(*TURNS)])
     forgetful = copy.deepcopy(qwen_tokenizer)
     forgetful.chat_template = deaf.chat_template.replace("m.content", "(m.content if loop.last else '…')")
-    with pytest.raises(ValueError, match=r"not prefix-preserving.*get_training_chat_template"):
+    with pytest.raises(ValueError, match=r"not prefix-preserving.*trl has no better template"):
         ComposerDataCollator(forgetful)([{"turns": [GO, DONE]}])
 
 

@@ -204,8 +204,15 @@ def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer
     assert find(strict, [rollout], feedback=["Look."], hint_role="user")[1] == {"sites": 1}
 
 
-@pytest.mark.parametrize("shown", ["{{ messages|length }}{% for m in messages %}", "{% for m in messages[:1] %}"])
-def test_a_template_that_cannot_show_the_hint_is_counted(qwen_tokenizer: Any, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("shown", "became"),
+    [
+        # What such a template changes in earlier messages does not matter: these ids are the student's own.
+        ("{{ messages|length }}{% for m in messages %}", "sites"),
+        ("{% for m in messages[:1] %}", "hint_not_rendered"),
+    ],
+)
+def test_a_hint_is_taken_from_what_follows_the_last_message(qwen_tokenizer: Any, shown: str, became: str) -> None:
     narrow = copy.deepcopy(qwen_tokenizer)
     narrow.chat_template = (
         shown + "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -215,7 +222,9 @@ def test_a_template_that_cannot_show_the_hint_is_counted(qwen_tokenizer: Any, sh
         play(qwen_tokenizer, [ANSWER]),
         prompt_ids=narrow.apply_chat_template(PROMPT, add_generation_prompt=True, return_dict=False),
     )
-    assert find(narrow, [rollout], feedback=["Look."])[1] == {"hint_not_rendered": 1}
+    (sites,), counts = find(narrow, [rollout], feedback=["Look."])
+    assert counts == {became: 1}
+    assert all(narrow.decode(site.hint_ids) == "<|im_start|>system\nLook.<|im_end|>\n" for site in sites)
 
 
 def test_without_messages_feedback_still_finds_its_turn(tokenizer: Any) -> None:

@@ -84,14 +84,15 @@ def test_an_environment_that_speaks_before_the_first_turn(qwen_tokenizer: Any) -
     assert led.ids[turns[0].header : turns[0].start] == generation_header_ids(qwen_tokenizer, PROMPT)
     # No tool spoke before the first message, whatever spoke last.
     answered = replace(led, messages=[ANSWER, CONTENT])
-    assert [message["role"] for message in context_before(answered, turns[0])] == ["user", "assistant", "user"]
+    before = context_before(answered, turns[0].message, turns[0].start)
+    assert [message["role"] for message in before] == ["user", "assistant", "user"]
 
 
-def test_one_exchange_replaces_what_was_said(qwen_tokenizer: Any) -> None:
+def test_the_context_of_a_turn_is_what_was_said_before_it(qwen_tokenizer: Any) -> None:
     rollout = play(qwen_tokenizer, SCRIPT)
     turns = turns_of(qwen_tokenizer, rollout)
-    assert context_before(rollout, turns[0]) == PROMPT
-    assert [message["role"] for message in context_before(rollout, turns[2])] == ["user", "assistant", "tool"]
+    assert context_before(rollout, turns[0].message, turns[0].start) == PROMPT
+    assert context_before(rollout, turns[2].message, turns[2].start) == [*PROMPT, *SCRIPT[:-1]]
 
 
 def test_flags_that_do_not_cover_the_completion_are_refused() -> None:

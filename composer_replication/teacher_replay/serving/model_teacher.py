@@ -14,6 +14,7 @@ import torch
 
 from composer_replication._arguments import check_choice, check_count
 from composer_replication._optional import MissingExtraError
+from composer_replication.chat_templates import configured_ends
 from composer_replication.pretrained import SmolLM2NotInstalledError, load_checkpoint
 from composer_replication.teacher_replay.serving.chat_template import ChatTemplate
 from composer_replication.teacher_replay.serving.decoding import BatchQueue, WrittenText, decode, sampling_of
@@ -282,6 +283,4 @@ def choose_device(device: str) -> torch.device:
 
 
 def _ends_of_turn(model: Any, tokenizer: Any) -> set[int]:
-    configured = model.generation_config.eos_token_id
-    ends = set(configured) if isinstance(configured, list) else {configured}
-    return {end for end in (*ends, tokenizer.eos_token_id) if end is not None}
+    return {end for end in (*configured_ends(model), tokenizer.eos_token_id) if end is not None}
