@@ -12,6 +12,7 @@ import pytest
 import yaml
 from run.training_material import json_lines, logs_config, model_folder, pair, rollout_config, trace_folder
 
+from composer_replication._tiny import tiny_tokenizer
 from composer_replication.cli import app as cli
 from composer_replication.config import load_config
 
@@ -182,6 +183,7 @@ def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["FILE", "--set", "model.name=BARE"], 1, "has no chat template of its own"),
         (["FILE", "--set", "model.name=SHORT"], 1, "has 640 tokens and the model rows for 600"),
         (["FILE", "--set", "model.chat_template=PLAIN"], 1, "renders no tool calls, and data.traces needs them"),
+        (["FILE", "--set", "model.chat_template=qwen3"], 1, "set tokenizer.chat_template to trl's qwen3_training"),
         (["FILE", "--set", "data.traces=nowhere"], 1, "data.traces: nowhere holds no traces"),
         (
             ["FILE", "--set", "data.pairs=nowhere.jsonl"],
@@ -252,6 +254,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(
         ("data.prompts=nowhere.jsonl", "data.prompts: nowhere.jsonl: there is no such file"),
         ("data.prompts=QUESTIONS", "row 1: `prompt` is missing (there are question, answer)"),
         ("model.chat_template=PLAIN", "renders no tool calls, and environment.class needs them"),
+        ("model.chat_template=STRICT", "model.chat_template: the chat template refuses the conversation: one task"),
     ],
 )
 @pytest.mark.parametrize("dry", [True, False])
@@ -270,6 +273,9 @@ def test_environments_that_cannot_be_used(
     json_lines(tmp_path / "prompts.jsonl", {"prompt": "Open door 1.", "door": 1})
     places = {"DOORS": tmp_path / "doors.py", "PLAIN": tmp_path / "plain.jinja"}
     places["PLAIN"].write_text("{% for m in messages %}{{ m['role'] + ': ' + (m['content'] or '') }}\n{% endfor %}")
+    places["STRICT"] = tmp_path / "strict.jinja"
+    refusal = "{% for m in messages[1:] if m.role in ('system', 'user') %}{{ raise_exception('one task') }}{% endfor %}"
+    places["STRICT"].write_text(refusal + tiny_tokenizer().chat_template)
     places["QUESTIONS"] = json_lines(tmp_path / "questions.jsonl", {"question": "Which door?", "answer": "2"})
     for name, place in places.items():
         setting = setting.replace(name, str(place))

@@ -15,6 +15,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from trainer.live_run import arguments, metrics, pairs, trainer
 from trl import GRPOTrainer
+from trl.chat_template_utils import add_response_schema
 
 from composer_replication._tiny.tool_house import ToolHouse, house_tasks
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
@@ -372,6 +373,17 @@ def test_bad_input_is_named_before_the_first_step(tmp_path: Path) -> None:
     small.resize_token_embeddings(100)
     with pytest.raises(ValueError, match=r"tokenizer has \d+ tokens.*embeddings for 100"):
         trainer(tmp_path, model=small)
+
+
+def test_a_template_that_cannot_show_hints_is_refused_when_the_trainer_is_made(tmp_path: Path) -> None:
+    tokenizer = add_response_schema(house_tokenizer())
+    tokenizer.chat_template = (
+        "{% for m in messages[1:] if m.role in ('system', 'user') %}{{ raise_exception('one task only') }}{% endfor %}"
+        + tokenizer.chat_template
+    )
+    with pytest.raises(ValueError, match="refuses the conversation: one task only; trl has no better template"):
+        trainer(tmp_path, processing_class=tokenizer, beta_replay=0.0)
+    trainer(tmp_path, processing_class=tokenizer, beta_replay=0.0, alpha_sdpo=0.0)
 
 
 def test_rewards_that_are_no_numbers(tmp_path: Path) -> None:
