@@ -66,8 +66,9 @@ class CollatorConfig:
         hint_role: the role of the hint's message; "user" where the template does not accept it.
         train_on_errors: False leaves the turns that the student got wrong out of `response_mask`. They stay in the
             context, and in channel 2.
-        max_windows: the most rows that a conversation that is too long may become. The first is its end; each further
-            one ends with an error that would be lost, the latest first.
+        max_windows: the most rows that a conversation that is too long may become. Each begins with system prompt,
+            tools and task, and leaves out whole messages after these. The first ends with the last turn to learn,
+            further ones with errors that would be lost, then with other turns, the latest first.
         system_prompt: put first in every conversation, unless the trace has one of its own.
         strip_thinking: leave the assistant's thinking out of the text.
     """
@@ -141,7 +142,11 @@ class ComposerDataCollator:
             raise ValueError("the batch is empty: there is nothing to collate")
         rows = [row for example in batch for row in self.rows(example)]
         if not rows:
-            raise ValueError(f"none of the batch's {len(batch)} examples has an assistant turn to learn from")
+            why = self.stats.nothing_fits(self.config.max_seq_len)
+            raise ValueError(
+                f"none of the batch's {len(batch)} examples has an assistant turn to learn from"
+                f"{': ' if why else ''}{why}"
+            )
         out = self.collate(rows)
         if self.config.enable_replay_dpo:
             out |= self._preferences(batch)
