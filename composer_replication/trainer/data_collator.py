@@ -101,8 +101,8 @@ class CollatorConfig:
 class CollatorStats(RowStats, PreferenceStats):
     """Counts of what a collator has seen and left out so far; in a data loader's worker, of that worker alone.
 
-    `examples` came in, `examples_without_turns` of them had nothing to learn and gave no row. `rewards_missing` counts
-    missing rewards, taken as 0. The rest is described in `RowStats` and `PreferenceStats`.
+    `examples` came in, `examples_without_turns` of them had nothing to learn, or nothing that fits into a row.
+    `rewards_missing` counts missing rewards, taken as 0. The rest is described in `RowStats` and `PreferenceStats`.
     """
 
     examples: int = 0

@@ -106,14 +106,9 @@ class LongConversation:
 
         The caller renders them, and takes the first that does fit.
         """
-        fitting: list[int] = []
-        for first in reversed(self._starts[: bisect_left(self._starts, end)]):
+        for first in self._starts[: bisect_left(self._starts, end)]:
             if self._size(first, end) <= room + NEARLY:
-                fitting.append(first)
-            elif first != self.lead and self._size(self.lead, end) > room + NEARLY:
-                break
-        for first in reversed(fitting):
-            yield self._shortened(first, end)
+                yield self._shortened(first, end)
 
     def _size(self, first: int, end: int) -> int:
         marked = self._begins[self.lead] + self._marker if first > self.lead else self._begins[first]

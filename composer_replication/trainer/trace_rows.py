@@ -72,7 +72,7 @@ class RowStats:
     max_windows" (its turn is in no row), "refused by the chat template". `hints_missing` are those that the hint
     generator had nothing to say about. `hint_role_used` counts the hints by their role.
 
-    `truncated_rows` conversations were too long and were shortened; `messages_left_out` messages of them, which have
+    `truncated_rows` conversations were too long and were shortened; `messages_left_out` messages of them, of about
     `truncated_tokens` tokens, are in no row. `turns_dropped` counts the turns to learn among these by reason: "too
     long", "beyond max_windows". `least_length` is about the shortest row that would hold one that is too long.
     """

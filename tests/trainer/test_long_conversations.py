@@ -346,6 +346,13 @@ def test_a_turn_that_does_not_fit_beside_the_task_is_lost_and_the_others_are_not
     assert "[3 messages are left out here.]\n\n[[5 And?" in qwen_tokenizer.decode(rows[0].ids)
 
 
+def test_what_follows_the_last_answer_goes_before_anything_else(qwen_tokenizer: Any) -> None:
+    texts = ("Rules.", "Task.", "Ok.", "More.", "Done.")
+    whole = render_conversation(qwen_tokenizer, turn_of(*texts))
+    (row,), stats = rows_of("qwen2_5", talk(*texts, "Thanks, " * 50), max_seq_len=len(whole.ids))
+    assert (row.ids, stats.messages_left_out) == (whole.ids, 1)
+
+
 def test_the_least_length_is_what_fits_exactly(qwen_tokenizer: Any) -> None:
     messages = turn_of("Rules.", "Task " * 30, "Answer.", "More.", "An answer.")
     shortest = expected(messages, 3, 5)
