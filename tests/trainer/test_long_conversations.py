@@ -18,6 +18,7 @@ import pytest
 from trainer.agent_traces import TOOLS, call, said, tokenizer_of
 
 from composer_replication.rendering import render_conversation, render_response
+from composer_replication.trainer import trace_rows
 from composer_replication.trainer.conversations import Conversation, conversations, trace_turns
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.preference_rows import PreferenceStats, preference_rows
@@ -262,6 +263,23 @@ def test_the_tokens_in_no_row_are_those_of_the_messages_in_no_row(qwen_tokenizer
     exact = sum(lengths[place] - lengths[place - 1] for place in range(len(messages)) if place not in kept)
     # A border between results and a new question is found by the length of their texts.
     assert stats.truncated_tokens == pytest.approx(exact, abs=4)
+
+
+def test_the_whole_is_rendered_once_and_each_window_hardly_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def counting(given: Any, messages: Sequence[Any], **settings: Any) -> Any:
+        lengths.append(len(messages))
+        return render_conversation(given, messages, **settings)
+
+    monkeypatch.setattr(trace_rows, "render_conversation", counting)
+    example = trace("qwen2_5", rounds=60)
+    rows, stats = rows_of("qwen2_5", example, max_seq_len=1500, max_windows=8)
+    whole, *windows = lengths
+    assert (whole, len(rows)) == (len(conversation_of(example).messages), 8)
+    assert len(windows) <= 12
+    assert sum(windows) < 3 * whole
+    assert stats.turns_dropped["beyond max_windows"] > 0
 
 
 def turn_of(*texts: str) -> list[dict[str, Any]]:
