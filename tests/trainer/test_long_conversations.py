@@ -46,7 +46,8 @@ MISTRAL = """{%- set system = messages[0].content if messages[0].role == 'system
   {%- else -%}{{ m.content + '<|im_end|>' }}
   {%- endif -%}
 {%- endfor -%}"""
-NAMES = ("qwen2_5", "llama3_1", "mistral", "gemma3")
+WITH_HINTS = ("qwen2_5", "llama3_1")  # the others want roles to alternate, and a hint comes between
+NAMES = (*WITH_HINTS, "mistral", "gemma3")
 
 
 @lru_cache
@@ -179,7 +180,8 @@ def runs(mask: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def rows_of(name: str, example: Any, **settings: Any) -> tuple[list[TraceRow], Any]:
-    collator = ComposerDataCollator(tokenizer(name), CollatorConfig(hint_generator=hint, **settings))
+    config = CollatorConfig(hint_generator=hint if name in WITH_HINTS else None, **settings)
+    collator = ComposerDataCollator(tokenizer(name), config)
     return collator.rows(example), collator.stats
 
 
@@ -230,9 +232,7 @@ def test_every_window_mask_and_hinted_context(name: str, limit: float, most: int
     assert lost == 0 or most < 20
     assert stats.messages_left_out == len(messages) - len(seen)
     assert stats.truncated_rows == 1
-    refused = stats.sites_dropped["refused by the chat template"]
-    assert refused in ((0,) if name in ("qwen2_5", "llama3_1") else (0, len(errors)))
-    if not refused:
+    if name in WITH_HINTS:
         assert sorted(hinted) == sorted(set(errors) & seen)
         assert stats.sites == stats.hint_role_used.total() == len(hinted)
         assert stats.sites_dropped["beyond max_windows"] == len(errors) - len(hinted)
