@@ -23,8 +23,9 @@ from composer_replication.chat_templates import Tools, template_text, tokenise
 from composer_replication.rendering import RenderedConversation
 from composer_replication.traces import Message
 
-# A shorter list has nearly as many tokens as its messages have in the whole; where it nearly fits, it is rendered.
-NEARLY = 16
+# A shorter list has nearly as many tokens as its messages have in the whole: fewer by what templates put around a user
+# message that becomes a part of another. What nearly fits is rendered to see.
+NEARLY = 32
 # Tokens that a template puts around a message, roughly: only for sharing out a known number among several messages.
 _AROUND = 6
 
