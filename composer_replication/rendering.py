@@ -48,11 +48,6 @@ class TurnSpan:
     start: int
     stop: int
 
-    def moved(self, by: int) -> TurnSpan:
-        """Return the same turn in ids that begin elsewhere."""
-        header = None if self.header is None else self.header + by
-        return TurnSpan(self.message, header, self.start + by, self.stop + by)
-
 
 @dataclass(frozen=True)
 class RenderedConversation:
@@ -73,23 +68,22 @@ class RenderedConversation:
 class Splice:
     """A hint in a row of ids: `hint_ids` go in at `header`, the loss applies to the tokens in `spans`.
 
-    The hinted context begins at `first` and ends with the last span: a causal model does not see what follows.
-    Positions are indices into the row without padding.
+    The hinted context ends with the last span: a causal model does not see what follows. Positions are indices into the
+    row without padding.
     """
 
     hint_ids: tuple[int, ...]
     header: int
     spans: tuple[tuple[int, int], ...]
-    first: int = 0
 
     @property
     def shift(self) -> int:
         """How far the tokens after the hint move to the right."""
-        return len(self.hint_ids) - self.first
+        return len(self.hint_ids)
 
     def hinted(self, ids: Sequence[int]) -> list[int]:
         """Return the hinted context for the row with these ids."""
-        return [*ids[self.first : self.header], *self.hint_ids, *ids[self.header : self.spans[-1][1]]]
+        return [*ids[: self.header], *self.hint_ids, *ids[self.header : self.spans[-1][1]]]
 
     def tokens(self) -> list[int]:
         """The positions that carry loss."""
@@ -268,7 +262,10 @@ def _shown(
     has at `offset` what the messages add after `lead`. `opening` is what `opening_without_thinking` gave."""
 
     def end(part: Sequence[Message], prompting: bool = False) -> int | None:
-        text = template_text(tokenizer, part, tools, add_generation_prompt=prompting)
+        try:
+            text = template_text(tokenizer, part, tools, add_generation_prompt=prompting)
+        except TemplateRefusedError:  # a window's messages may not follow each other as the whole's do
+            return None
         fits = text.startswith(lead) and whole.startswith(text[len(lead) :], offset)
         return offset + len(text) - len(lead) if fits else None
 

@@ -219,9 +219,9 @@ def test_a_role_that_the_template_does_not_show_becomes_the_users(qwen_tokenizer
 
 def test_hinted_rows_name_the_same_tokens_in_both_contexts() -> None:
     rows = [[10, 11, 12, 13, 14], [20, 21, 22]]
-    splices = [[Splice((1, 2), 2, ((2, 3), (4, 5))), Splice((3,), 3, ((3, 4),), first=2)], []]
+    splices = [[Splice((1, 2), 2, ((2, 3), (4, 5))), Splice((3,), 3, ((3, 4),))], []]
     made = hinted_rows(rows, splices, pad_token_id=0, left_padding=[4, 6])
-    assert made["ctx_teacher_input_ids"].tolist() == [[10, 11, 1, 2, 12, 13, 14], [12, 3, 13, 0, 0, 0, 0]]
-    assert made["ctx_teacher_attention_mask"].tolist() == [[1] * 7, [1] * 3 + [0] * 4]
+    assert made["ctx_teacher_input_ids"].tolist() == [[10, 11, 1, 2, 12, 13, 14], [10, 11, 12, 3, 13, 0, 0]]
+    assert made["ctx_teacher_attention_mask"].tolist() == [[1] * 7, [1] * 5 + [0] * 2]
     assert made["sdpo_student_index"].tolist() == [[0, 6], [0, 8], [0, 7]]
-    assert made["sdpo_teacher_index"].tolist() == [[0, 4], [0, 6], [1, 2]]
+    assert made["sdpo_teacher_index"].tolist() == [[0, 4], [0, 6], [1, 4]]

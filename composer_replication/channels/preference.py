@@ -36,7 +36,8 @@ class Preference(Settings):
     batch_size: Annotated[Count | None, Keyword("replay_batch_size")] = None
     """Pairs in each micro-batch; null: one for every two rollouts or traces."""
     max_length: Annotated[Count, Keyword("replay_max_length")] = 2048
-    """Maximum tokens of a prompt and one response."""
+    """Maximum tokens of a prompt and one response. A longer prompt keeps system prompt, tools, task and its latest
+    messages."""
 
     sums: ClassVar[tuple[str, ...]] = LOSS_SUMS
 

@@ -19,7 +19,7 @@ from composer_replication.trainer.preference_rows import (
     check_shown_context,
     preference_rows,
 )
-from composer_replication.trainer.trace_rows import rendered_traces
+from composer_replication.trainer.trace_rows import BEYOND, TOO_LONG, rendered_traces
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,15 @@ def _count_traces(config: Config, data: TrainingData, tokenizer: Any) -> None:
         "tokens_to_imitate": sum(sum(row.response_mask) for row in rows),
         "hinted_turns": stats.sites,
     }
-    lost = sum(stats.sites_dropped[reason] for reason in ("truncated", "too long"))
-    cut = {"hints_lost_to_length": lost, "traces_cut": stats.truncated_rows, "tokens_cut": stats.truncated_tokens}
-    data.counts["traces"] |= {name: count for name, count in cut.items() if count}
+    lost = {
+        "hints_lost_to_length": sum(stats.sites_dropped[reason] for reason in (TOO_LONG, BEYOND)),
+        "conversations_shortened": stats.truncated_rows,
+        "messages_left_out": stats.messages_left_out,
+        "tokens_left_out": stats.truncated_tokens,
+        "turns_too_long": stats.turns_dropped[TOO_LONG],
+        "turns_beyond_max_windows": stats.turns_dropped[BEYOND],
+    }
+    data.counts["traces"] |= {name: count for name, count in lost.items() if count}
     if config.environment is not None and not stats.sites:
         raise ValueError(f"data.traces: none of the {len(data.traces)} traces has a failing turn with a hint")
 
@@ -111,10 +117,10 @@ def _count_pairs(config: Config, data: TrainingData, tokenizer: Any) -> None:
     preference_rows(tokenizer, data.pairs, max_length=config.channels.replay.max_length, stats=stats)
     data.counts["pairs"] |= {"usable": stats.pairs, **stats.pairs_dropped}
     if not stats.pairs and config.channels.replay.beta:
-        dropped = ", ".join(f"{count} {reason}" for reason, count in stats.pairs_dropped.items())
-        raise ValueError(f"data.pairs: no pair can be used: {dropped}")
+        raise ValueError(f"data.pairs: no pair can be used: {stats.dropped()}")
     if stats.prompts_truncated:
-        data.counts["pairs"]["prompts_truncated"] = stats.prompts_truncated
+        data.counts["pairs"]["prompts_shortened"] = stats.prompts_truncated
+        data.counts["pairs"]["prompt_messages_left_out"] = stats.prompt_messages_left_out
 
 
 def channel_plans(config: Config, data: TrainingData) -> tuple[ChannelPlan, ...]:

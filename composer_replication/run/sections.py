@@ -110,9 +110,11 @@ class DataSection(Section):
     thinking: Literal["keep", "drop"] = "drop"
     """keep: the assistant's thinking is rendered and learned; the chat template must show it. drop: it is left out."""
     max_length: Count = 4096
-    """Maximum tokens of a row. A longer trace loses its beginning."""
+    """Maximum tokens of a row, and of a hinted context. A longer conversation keeps system prompt, tools, task and the
+    latest whole messages that fit."""
     max_windows: Count = 8
-    """Maximum rows that a longer trace is split into, so that its failing turns are not lost."""
+    """Maximum rows of a longer conversation. They end with its last turn, its failing turns, then other turns, the
+    latest first."""
 
 
 class RewardSection(Section):

@@ -67,8 +67,9 @@ class CollatorConfig:
         hint_role: the role of the hint's message; "user" where the template does not accept it.
         train_on_errors: False leaves the turns that the student got wrong out of `response_mask`. They stay in the
             context, and in channel 2.
-        max_windows: the most rows that a conversation that is too long may become. The first is its end; each further
-            one ends with an error that would be lost, the latest first.
+        max_windows: the most rows that a conversation that is too long may become. Each begins with system prompt,
+            tools and task, and leaves out whole messages after these. The first ends with the last turn to learn,
+            further ones with errors that would be lost, then with other turns, the latest first.
         system_prompt: put first in every conversation, unless the trace has one of its own.
         strip_thinking: leave the assistant's thinking out. If not, the chat template gets it as `reasoning_content`,
             and must show it.
@@ -102,8 +103,8 @@ class CollatorConfig:
 class CollatorStats(RowStats, PreferenceStats):
     """Counts of what a collator has seen and left out so far; in a data loader's worker, of that worker alone.
 
-    `examples` came in, `examples_without_turns` of them had nothing to learn and gave no row. `rewards_missing` counts
-    missing rewards, taken as 0. The rest is described in `RowStats` and `PreferenceStats`.
+    `examples` came in, `examples_without_turns` of them had nothing to learn, or nothing that fits into a row.
+    `rewards_missing` counts missing rewards, taken as 0. The rest is described in `RowStats` and `PreferenceStats`.
     """
 
     examples: int = 0
@@ -143,7 +144,11 @@ class ComposerDataCollator:
             raise ValueError("the batch is empty: there is nothing to collate")
         rows = [row for example in batch for row in self.rows(example)]
         if not rows:
-            raise ValueError(f"none of the batch's {len(batch)} examples has an assistant turn to learn from")
+            why = self.stats.nothing_fits(self.config.max_seq_len)
+            raise ValueError(
+                f"none of the batch's {len(batch)} examples has an assistant turn to learn from"
+                f"{': ' if why else ''}{why}"
+            )
         out = self.collate(rows)
         if self.config.enable_replay_dpo:
             out |= self._preferences(batch)

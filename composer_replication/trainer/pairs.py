@@ -63,13 +63,16 @@ def replay_pairs(
     model, accelerator = trainer.model, trainer.accelerator
     stats = PreferenceStats()
     rows = preference_rows(tokenizer, pairs, max_length=settings.max_length, stats=stats)
-    dropped = ", ".join(f"{count} {reason}" for reason, count in stats.pairs_dropped.most_common())
+    dropped = stats.dropped()
     if not rows:
         raise ValueError(f"replay_dataset has no pair that can be used: {dropped or 'it is empty'}")
     if dropped:
         logger.warning("replay_dataset: %d pairs are used, others are left out: %s", stats.pairs, dropped)
     if stats.prompts_truncated:
-        logger.warning("replay_dataset: %d prompts lost their beginning to max_length", stats.prompts_truncated)
+        logger.warning(
+            "replay_dataset: %d prompts are longer than replay_max_length: %d messages after the task are left out",
+            *(stats.prompts_truncated, stats.prompt_messages_left_out),
+        )
     references = None
     if settings.needs_reference:
         with accelerator.main_process_first(), accelerator.autocast(), reference_policy(model) as reference:

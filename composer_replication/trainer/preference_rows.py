@@ -28,6 +28,7 @@ from composer_replication.teacher_replay.pair_files import message_for_templates
 from composer_replication.teacher_replay.records import Pair
 from composer_replication.template_check import check_chat_template
 from composer_replication.traces import Message, without_thinking
+from composer_replication.trainer.shortened import LongConversation
 
 logger = logging.getLogger(__name__)
 
@@ -47,20 +48,33 @@ class PreferenceRow(NamedTuple):
     chosen_ids: list[int]
     rejected_ids: list[int]
 
+    @property
+    def longest_response(self) -> int:
+        """The tokens of the longer response."""
+        return max(len(self.chosen_ids), len(self.rejected_ids))
+
 
 @dataclass
 class PreferenceStats:
     """What became of the pairs.
 
     `pairs` were made into rows. `pairs_dropped` counts the others by reason: "empty side", "equal sides", "response
-    too long", "not one assistant message", "a message without a role or a text", "refused by the chat template", "not
-    after its prompt". `prompts_truncated` lost their beginning, `prompt_tokens_truncated` tokens in all.
+    too long", "prompt too long" (with system prompt, tools and task alone), "not one assistant message", "a message
+    without a role or a text", "refused by the chat template", "not after its prompt". `prompts_truncated` were
+    shortened, by `prompt_messages_left_out` messages and `prompt_tokens_truncated` tokens in all.
     """
 
     pairs: int = 0
     pairs_dropped: Counter[str] = field(default_factory=Counter)
     prompts_truncated: int = 0
     prompt_tokens_truncated: int = 0
+    prompt_messages_left_out: int = 0
+
+    def dropped(self) -> str:
+        """Return the reasons why pairs are left out, with their counts."""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.pairs_dropped.most_common())
+        too_long = self.pairs_dropped["prompt too long"] + self.pairs_dropped["response too long"]
+        return f"{reasons} (the limit is replay_max_length, channels.replay.max_length)" if too_long else reasons
 
 
 def preference_rows(
@@ -72,8 +86,8 @@ def preference_rows(
 ) -> list[PreferenceRow]:
     """Render pairs with the tokenizer's chat template, in order; those that cannot be used are left out and counted.
 
-    A prompt that is too long loses its beginning. A response is never cut: without its end it would be another one.
-    Thinking is left out on both sides.
+    A prompt that is too long keeps system prompt, tools, task and the latest whole messages that fit. A response is
+    never cut: without its end it would be another one. Thinking is left out on both sides.
 
     Args:
         tokenizer: a fast tokenizer with a chat template.
@@ -118,26 +132,36 @@ def _row(
     if any(not side or not (side[0]["content"].strip() or side[0].get("tool_calls")) for side in sides):
         return "empty side"
     tools = conversation.get("tools") or None
-    try:
+
+    def row_after(messages: Sequence[Message]) -> PreferenceRow:
         (prompt_ids, chosen_ids), (same_ids, rejected_ids) = (
-            render_response(tokenizer, prompt, side[0], tools=tools) for side in sides
+            render_response(tokenizer, messages, side[0], tools=tools) for side in sides
         )
+        if prompt_ids != same_ids:
+            raise ValueError("the two responses follow different prompts")
+        return PreferenceRow(prompt_ids, chosen_ids, rejected_ids)
+
+    try:
+        row = row_after(prompt)
+        if row.chosen_ids == row.rejected_ids:
+            return "equal sides"
+        tokens, room = len(row.prompt_ids), max_length - row.longest_response
+        if room < 1:
+            return "response too long"
+        if tokens <= room:
+            return row
+        for shown in LongConversation.of_prompt(tokenizer, prompt, tokens, tools).windows(len(prompt), room):
+            row = row_after(shown.messages)
+            if len(row.prompt_ids) + row.longest_response <= max_length:
+                stats.prompts_truncated += 1
+                stats.prompt_tokens_truncated += tokens - len(row.prompt_ids)
+                stats.prompt_messages_left_out += shown.left_out
+                return row
+        return "prompt too long"
     except TemplateRefusedError:
         return "refused by the chat template"
     except ValueError:
         return "not after its prompt"
-    if prompt_ids != same_ids:
-        return "not after its prompt"
-    if chosen_ids == rejected_ids:
-        return "equal sides"
-    room = max_length - max(len(chosen_ids), len(rejected_ids))
-    if room < 1:
-        return "response too long"
-    if len(prompt_ids) > room:
-        stats.prompts_truncated += 1
-        stats.prompt_tokens_truncated += len(prompt_ids) - room
-        prompt_ids = prompt_ids[-room:]
-    return PreferenceRow(prompt_ids, chosen_ids, rejected_ids)
 
 
 def parsed(pair: PairInput, number: int) -> PairInput:

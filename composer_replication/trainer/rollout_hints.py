@@ -125,7 +125,8 @@ def find_hint_sites(
             else:
                 counts["no_sibling"] += 1
         found.append([site for site in sites if site is not None])
-    counts.update({f"hint_role_{role}": count for role, count in finder.roles.items() if role != hint_role})
+    roles = (site.role for sites in found for site in sites)
+    counts.update(f"hint_role_{role}" for role in roles if role != hint_role)
     return found, counts
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 from composer_replication.channels.hint_distillation import HintGenerator, SDPOTarget
@@ -59,11 +59,17 @@ class Hint(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class HintSite(Splice):
     """A hint in its place. `source` is who said that something was wrong, `kind` what ("feedback" if it came as a text,
-    "sibling" for a sibling's solution)."""
+    "sibling" for a sibling's solution). `role` is that of its message."""
 
     kind: str
     source: HintOrigin
     hint: str
+    role: str = "system"
+
+    def at(self, turn: TurnSpan) -> HintSite:
+        """Return the same hint for one turn in other ids."""
+        header = turn.start if turn.header is None else turn.header
+        return replace(self, header=header, spans=((turn.start, turn.stop),))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, for `json.dumps`."""
@@ -71,9 +77,13 @@ class HintSite(Splice):
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> HintSite:
-        """Restore a site from `to_json`, also after a round trip through JSON, which has no tuples."""
+        """Restore a site from `to_json`, also after a round trip through JSON, which has no tuples.
+
+        Those of older checkpoints have other fields besides.
+        """
+        known = {one.name: given[one.name] for one in fields(cls) if one.name in given}
         spans = tuple((int(start), int(stop)) for start, stop in given["spans"])
-        return cls(**{**given, "hint_ids": tuple(given["hint_ids"]), "spans": spans})
+        return cls(**{**known, "hint_ids": tuple(given["hint_ids"]), "spans": spans})
 
 
 def is_erring(turn: Turn | None) -> bool:
@@ -133,7 +143,6 @@ class SiteFinder:
         target: the hint goes before, and the loss applies to, the turn that went wrong or the one after it.
         hint_role: the role of the hint's message; "user" where the template refuses it.
         max_length: the longest hinted context in tokens; None: no limit.
-        cuts_context: whether a hinted context that is too long may lose its beginning.
     """
 
     tokenizer: Any
@@ -141,11 +150,8 @@ class SiteFinder:
     target: SDPOTarget = "erring_turn"
     hint_role: str = "system"
     max_length: int | None = None
-    cuts_context: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     """Sites under "sites", and what gave none by reason."""
-    roles: Counter[str] = field(default_factory=Counter)
-    """Sites by the role of the hint's message."""
 
     def by_turn(self, said: Iterable[Remark]) -> dict[int, list[Remark]]:
         """Group remarks by turn, in the order of the turns."""
@@ -207,11 +213,9 @@ class SiteFinder:
         if not ids:
             self.counts["hint_not_rendered"] += 1
             return None
-        first = max(0, stop + len(ids) - self.max_length) if self.max_length is not None else 0
-        if first > (header if self.cuts_context else 0):
+        if self.max_length is not None and stop + len(ids) > self.max_length:
             self.counts["too_long"] += 1
             return None
         self.counts["sites"] += 1
-        self.roles[role] += 1
         scored = tuple((span.start, span.stop) for span in spans)
-        return HintSite(tuple(ids), header, scored, first, kind=hint.kind, source=hint.source, hint=hint.text)
+        return HintSite(tuple(ids), header, scored, kind=hint.kind, source=hint.source, hint=hint.text, role=role)

@@ -13,27 +13,31 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from composer_replication.chat_templates import Tools
-from composer_replication.rendering import TurnSpan, render_conversation
+from composer_replication.rendering import render_conversation
 from composer_replication.traces import TraceExample, Turn
 from composer_replication.trainer.conversations import Conversation
 from composer_replication.trainer.sites import HintSite, SiteFinder, error_remarks, is_erring
+from composer_replication.trainer.windows import Windows, windows_of
 
 if TYPE_CHECKING:
     from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 
 logger = logging.getLogger(__name__)
 
+TOO_LONG = "too long"
+BEYOND = "beyond max_windows"
 _DROPPED = {
     "not_the_students_mistake": "not the student's mistake",
     "outcome": "not the student's mistake",
     "no_next_turn": "no recovery turn",
-    "truncated": "truncated",
-    "too_long": "too long",
+    "no_window": BEYOND,
+    "too_long": TOO_LONG,
     "hint_not_rendered": "refused by the chat template",
     "header_not_found": "refused by the chat template",
 }
@@ -64,10 +68,13 @@ class RowStats:
     """What became of the conversations.
 
     `sites` are turns with a hint. `sites_dropped` counts errors without one by reason: "not the student's mistake", "no
-    recovery turn", "truncated" (it is in the part of a long row that was cut), "too long" (hint and turn exceed the
-    limit), "refused by the chat template". `hints_missing` are those that the hint generator had nothing to say about.
-    `hint_role_used` counts the hints by their role. `truncated_rows` conversations were too long; `truncated_tokens` of
-    them are in no row.
+    recovery turn", "too long" (the turn and its hint do not fit into a row with system prompt, tools and task), "beyond
+    max_windows" (its turn is in no row), "refused by the chat template". `hints_missing` are those that the hint
+    generator had nothing to say about. `hint_role_used` counts the hints by their role.
+
+    `truncated_rows` conversations were too long and were shortened; `messages_left_out` messages of them, of about
+    `truncated_tokens` tokens, are in no row. `turns_dropped` counts the turns to learn among these by reason: "too
+    long", "beyond max_windows". `least_length` is about the shortest row that would hold one that is too long.
     """
 
     rows: int = 0
@@ -77,26 +84,36 @@ class RowStats:
     hint_role_used: Counter[str] = field(default_factory=Counter)
     truncated_rows: int = 0
     truncated_tokens: int = 0
+    messages_left_out: int = 0
+    turns_dropped: Counter[str] = field(default_factory=Counter)
+    least_length: int | None = None
 
-    def add_sites(self, finder: SiteFinder) -> None:
+    def add_sites(self, finder: SiteFinder, rows: Sequence[TraceRow]) -> None:
         """Count what became of one conversation's errors."""
-        self.sites += finder.counts["sites"]
+        sites = [site for row in rows for site in row.sites]
+        self.sites += len(sites)
+        self.hint_role_used.update(site.role for site in sites)
         self.hints_missing += finder.counts["no_hint"]
-        self.hint_role_used.update(finder.roles)
         for why, count in finder.counts.items():
-            if why in _DROPPED:
+            if why in _DROPPED and count:
                 self.sites_dropped[_DROPPED[why]] += count
 
+    def add_length(self, made: Windows) -> None:
+        """Count what one conversation lost to the length of rows."""
+        self.truncated_rows += made.shortened
+        self.messages_left_out += made.messages_left_out
+        self.truncated_tokens += made.tokens_left_out
+        lengths = [*made.too_long.values(), *([] if self.least_length is None else [self.least_length])]
+        self.least_length = min(lengths, default=None)
 
-class _Window(NamedTuple):
-    """A part of a conversation's ids that makes a row."""
-
-    first: int
-    end: int
-
-    def holds(self, turn: TurnSpan) -> bool:
-        """Whether a turn is in it, header included; the first token of a row is not predicted by anything."""
-        return self.first <= (turn.header or 0) and self.first < turn.start and turn.stop <= self.end
+    def nothing_fits(self, length: int) -> str:
+        """Say what would have to fit into a row of so many tokens; empty if no turn was too long."""
+        if self.least_length is None:
+            return ""
+        return (
+            f"system prompt, tools, task and the shortest turn take about {self.least_length} tokens, and a row holds "
+            f"{length}: raise max_seq_len (data.max_length)"
+        )
 
 
 def conversation_rows(
@@ -110,75 +127,60 @@ def conversation_rows(
 ) -> list[TraceRow]:
     """Render one conversation of the trace that has these turns; without a hint generator, rows have no sites.
 
-    One that is too long loses what follows the last turn that carries loss, then its beginning. Further windows, if
-    they are allowed, end with the latest errors that would be lost, then with the latest turns.
+    One that is too long, hinted contexts included, becomes windows: system prompt, tools and task, and the latest
+    messages that fit. The first window ends with the last turn to learn. Further ones, if they are allowed, end with
+    the latest errors that would be lost, then with the latest turns. A turn is learned once, in the window that shows
+    the most of what came before it.
 
     Raises:
         ValueError: the chat template refuses the conversation, or cannot be aligned.
     """
-    rendered = render_conversation(tokenizer, conversation.messages, tools=tools)
-    ids, spans, length = rendered.ids, rendered.turns, config.max_seq_len
-    places = [conversation.turns[span.message] for span in spans if span.message is not None]
-    shown = [None if place is None else turns[place] for place in places]
+    messages, render = conversation.messages, partial(render_conversation, tokenizer, tools=tools)
+    rendered = render(messages)
+    places = [span.message for span in rendered.turns if span.message is not None]
+    shown = [None if (index := conversation.turns[place]) is None else turns[index] for place in places]
     learns = set(conversation.learned)
-    learned = [number for number, span in enumerate(spans) if span.message in learns]
+    learned = [number for number, place in enumerate(places) if place in learns]
     finder = SiteFinder(
-        tokenizer,
-        config.hint_generator if config.enable_sdpo else None,
-        config.sdpo_target,
-        config.hint_role,
-        length,
-        cuts_context=True,
+        tokenizer, config.hint_generator if config.enable_sdpo else None, config.sdpo_target, config.hint_role
     )
-    hints = list(finder.hints(finder.by_turn(error_remarks(shown)), learned))
-    windows = [_Window(0, len(ids))]
-    if len(ids) > length:
-        wanted = [*(hint.turn for hint in reversed(hints)), *reversed(learned)]
-        windows = _windows([spans[number] for number in wanted], length, config.max_windows)
-        stats.truncated_rows += 1
-        stats.truncated_tokens += len(ids) - len({at for window in windows for at in range(*window)})
-    carrying = [spans[number] for number in learned if config.train_on_errors or not is_erring(shown[number])]
-    masks = _masks(carrying, windows, len(ids))
-    rows = [TraceRow(ids[first:end], mask[first:end], []) for (first, end), mask in zip(windows, masks, strict=True)]
-    for hint in hints:
-        span = spans[hint.turn]
-        number = next((number for number, window in enumerate(windows) if window.holds(span)), None)
+    sites: dict[int, HintSite] = {}
+    for hint in finder.hints(finder.by_turn(error_remarks(shown)), learned):
+        site = finder.place(hint, [rendered.turns[hint.turn]], messages[: places[hint.turn]], tools)
+        if site is not None:
+            sites[places[hint.turn]] = site
+    imitated = {places[number] for number in learned if config.train_on_errors or not is_erring(shown[number])}
+    latest = sorted({*imitated, *sites}, reverse=True)
+    made = windows_of(
+        tokenizer,
+        messages,
+        rendered,
+        render,
+        wanted=[*latest[:1], *(place for place in latest if place in sites), *latest],
+        hints={place: len(site.hint_ids) for place, site in sites.items()},
+        limit=config.max_seq_len,
+        most=config.max_windows,
+    )
+    masks = [[0] * len(window.ids) for window in made.windows]
+    rows = [TraceRow(window.ids, mask, []) for window, mask in zip(made.windows, masks, strict=True)]
+    for place in reversed(latest):
+        if place in made.hints_too_long:
+            finder.counts["too_long"] += 1
+            del sites[place]
+        number = made.best(place)
         if number is None:
-            finder.counts["truncated"] += 1
+            stats.turns_dropped[TOO_LONG if place in made.too_long else BEYOND] += 1
+            finder.counts["no_window"] += place in sites
             continue
-        moved = span.moved(-windows[number].first)
-        site = finder.place(hint, [moved], conversation.messages[: span.message], tools)
-        rows[number].sites.extend([site] if site is not None else [])
+        turn = made.windows[number].turns[place]
+        if place in imitated:
+            masks[number][turn.start : turn.stop] = [1] * (turn.stop - turn.start)
+        if place in sites:
+            rows[number].sites.append(sites[place].at(turn))
     stats.rows += len(rows)
-    stats.add_sites(finder)
+    stats.add_length(made)
+    stats.add_sites(finder, rows)
     return rows
-
-
-def _windows(wanted: Sequence[TurnSpan], length: int, most: int) -> list[_Window]:
-    """Choose what to keep of a conversation that is too long: its last turn, then the wanted turns that are lost."""
-    end = max(span.stop for span in wanted)
-    windows = [_Window(max(0, end - length), end)]
-    for span in wanted:
-        window = _Window(max(0, span.stop - length), span.stop)
-        lost = not any(one.holds(span) for one in windows)
-        if lost and len(windows) < most and window.holds(span):
-            windows.append(window)
-    return windows
-
-
-def _masks(learned: Sequence[TurnSpan], windows: Sequence[_Window], length: int) -> list[list[int]]:
-    """Return for each window a mask that is 1 on the tokens that carry loss there.
-
-    A turn is learned once: in the latest window that has all of it, or else in one that has its end.
-    """
-    masks = [[0] * length for _ in windows]
-    for span in learned:
-        whole = [window.holds(span) for window in windows]
-        ending = [window.first < span.stop <= window.end for window in windows]
-        if any(ending):
-            mask = masks[(whole if any(whole) else ending).index(True)]
-            mask[span.start : span.stop] = [1] * (span.stop - span.start)
-    return masks
 
 
 def rendered_traces(examples: Iterable[TraceExample], collator: ComposerDataCollator) -> list[TraceRow]:
@@ -194,12 +196,19 @@ def rendered_traces(examples: Iterable[TraceExample], collator: ComposerDataColl
             rows += [row.compact() for row in collator.rows(example) if row.teaches]
         except ValueError as error:
             refused.append(str(error))
+    stats = collator.stats
     if not rows:
-        why = f": {refused[0]}" if refused else ", no assistant turn to learn from"
-        raise ValueError(f"none of the traces can be trained on{why}")
+        why = refused[0] if refused else stats.nothing_fits(collator.config.max_seq_len)
+        raise ValueError(f"none of the traces can be trained on: {why or 'no assistant turn to learn from'}")
     if refused:
         logger.warning("%d traces are left out, the first because %s", len(refused), refused[0])
-    stats = collator.stats
+    if stats.truncated_rows:
+        lost = ", ".join(f"{count} {reason}" for reason, count in stats.turns_dropped.items())
+        logger.warning(
+            "%d conversations are longer than max_seq_len: %d of their messages (%d tokens) are in no row; "
+            "turns to learn among these: %s",
+            *(stats.truncated_rows, stats.messages_left_out, stats.truncated_tokens, lost or "none"),
+        )
     dropped = ", ".join(f"{count} {reason}" for reason, count in stats.sites_dropped.most_common())
     logger.info(
         "%d rows, %d hinted turns; without a hint: %s", len(rows), stats.sites, dropped or f"{stats.hints_missing}"

@@ -83,6 +83,31 @@ def test_a_dry_run_says_why_a_channel_is_off(tmp_path: Path, capsys: pytest.Capt
     assert plan["resumes_from_step"] == 0
 
 
+def test_a_dry_run_counts_what_the_length_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = logs_config(tmp_path)
+    talk = [{"role": role, "content": f"Show me file {n}. " * 6} for n in range(9) for role in ("user", "assistant")]
+    long = pair(0, state_messages=[*talk, {"role": "user", "content": "And this one."}])
+    json_lines(Path(config["data"]["pairs"]), long, pair(1))
+    file = written(tmp_path, config)
+
+    def plan(*settings: str) -> Any:
+        arguments = [part for setting in settings for part in ("--set", setting)]
+        return json.loads(run(capsys, file, "--dry-run", "--json", *arguments)[1])["data"]
+
+    whole = plan()
+    assert not any("left_out" in name or "shortened" in name for name in (*whole["traces"], *whole["pairs"]))
+    cut = plan("data.max_length=130", "data.max_windows=1", "channels.replay.max_length=200")
+    traces, pairs = cut["traces"], cut["pairs"]
+    assert (traces["rows"], traces["conversations_shortened"]) == (2, 2)
+    assert min(traces["messages_left_out"], traces["turns_beyond_max_windows"], traces["tokens_left_out"]) >= 2
+    assert traces["hints_lost_to_length"] == whole["traces"]["hinted_turns"] == 2
+    assert (pairs["usable"], pairs["prompts_shortened"]) == (2, 1)
+    assert 0 < pairs["prompt_messages_left_out"] < len(talk)
+    code, _, err = run(capsys, file, "--dry-run", "--set", "data.max_length=20")
+    assert code == 1
+    assert "tokens, and a row holds 20: raise max_seq_len (data.max_length)" in err.replace("\n", " ")
+
+
 def test_a_dry_run_with_an_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path, rollout_config(tmp_path))
     both = run(capsys, file, "--dry-run", "--json", "--set", "channels.sdpo.hint_source=both")[1]

@@ -141,17 +141,6 @@ def test_a_pair_that_the_template_refuses_is_counted() -> None:
     assert stats.pairs_dropped == {"refused by the chat template": 1}
 
 
-def test_a_long_prompt_loses_its_beginning_and_the_responses_stay_whole(qwen_tokenizer: Any) -> None:
-    (whole,) = preference_rows(qwen_tokenizer, [pair()], max_length=2048)
-    stats = PreferenceStats()
-    longest = max(len(whole.chosen_ids), len(whole.rejected_ids))
-    (cut,) = preference_rows(qwen_tokenizer, [pair()], max_length=longest + 10, stats=stats)
-    assert cut == (whole.prompt_ids[-10:], whole.chosen_ids, whole.rejected_ids)
-    assert (stats.prompts_truncated, stats.prompt_tokens_truncated) == (1, len(whole.prompt_ids) - 10)
-    assert preference_rows(qwen_tokenizer, [pair()], max_length=longest, stats=stats) == []
-    assert stats.pairs_dropped == {"response too long": 1}
-
-
 def test_a_template_without_tools_is_refused_rather_than_rendering_both_sides_as_nothing(qwen_tokenizer: Any) -> None:
     deaf = copy.deepcopy(qwen_tokenizer)
     deaf.chat_template = (

@@ -309,6 +309,7 @@ def test_sites_survive_json_and_those_of_older_checkpoints_load(qwen_tokenizer: 
         '83, 83, 79, 18, 2, 203], "header": 366, "spans": [[374, 398]]}'
     )
     assert HintSite.from_json(json.loads(older)) == site
+    assert HintSite.from_json({**json.loads(older), "first": 0}) == site
 
 
 def test_the_best_of_the_group_and_the_first_of_equals() -> None:
