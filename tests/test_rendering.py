@@ -163,6 +163,17 @@ def test_long_conversations_are_rendered_few_times(tokenizer: Any) -> None:
         assert rendered.ids[: turn.start] == prompt
 
 
+def test_a_template_that_wants_results_after_calls_is_checked_through_whole_prefixes(qwen_tokenizer: Any) -> None:
+    strict = copy.deepcopy(qwen_tokenizer)
+    strict.chat_template = (
+        "{% for m in messages %}{% if loop.previtem and loop.previtem.tool_calls and m.role != 'tool' %}"
+        "{{ raise_exception('no result') }}{% endif %}{% endfor %}" + qwen_tokenizer.chat_template
+    )
+    assert render_conversation(strict, [*CONVERSATION, *TALK]) == render_conversation(
+        qwen_tokenizer, [*CONVERSATION, *TALK]
+    )
+
+
 def test_a_token_across_a_turns_border_is_refused(qwen_tokenizer: Any) -> None:
     gluey = copy.deepcopy(qwen_tokenizer)
     gluey.chat_template = (
