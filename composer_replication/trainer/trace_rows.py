@@ -35,6 +35,7 @@ _DROPPED = {
     "no_next_turn": "no recovery turn",
     "truncated": "truncated",
     "too_long": "too long",
+    "too_many": "above max_hinted_turns",
     "hint_not_rendered": "refused by the chat template",
     "header_not_found": "refused by the chat template",
 }
@@ -43,12 +44,14 @@ _DROPPED = {
 
 @dataclass(frozen=True)
 class TraceRow:
-    """A conversation as the student sees it. `response_mask` is 1 on the tokens that carry loss."""
+    """A conversation as the student sees it. `response_mask` is 1 on the tokens that carry loss, `session` the number
+    of its trace."""
 
     ids: Sequence[int]
     response_mask: Sequence[int]
     sites: list[HintSite]
     reward: float = 0.0
+    session: int = 0
 
     @property
     def teaches(self) -> bool:
@@ -66,9 +69,9 @@ class RowStats:
 
     `sites` are turns with a hint. `sites_dropped` counts errors without one by reason: "not the student's mistake", "no
     recovery turn", "truncated" (it is in the part of a long row that was cut), "too long" (hint and turn exceed the
-    limit), "refused by the chat template". `hints_missing` are those that the hint generator had nothing to say about.
-    `hint_role_used` counts the hints by their role. `truncated_rows` conversations were too long; `truncated_tokens` of
-    them are in no row.
+    limit), "above max_hinted_turns", "refused by the chat template". `hints_missing` are those that the hint generator
+    had nothing to say about. `hint_role_used` counts the hints by their role. `truncated_rows` conversations were too
+    long; `truncated_tokens` of them are in no row.
     """
 
     rows: int = 0
@@ -133,8 +136,11 @@ def conversation_rows(
         config.hint_role,
         length,
         cuts_context=True,
+        max_turns=config.max_hinted_turns,
+        strip_attempt=config.strip_attempt,
     )
-    hints = list(finder.hints(finder.by_turn(error_remarks(shown)), learned))
+    calls = [[] if turn is None else turn.tool_calls for turn in shown]
+    hints = list(finder.hints(finder.by_turn(error_remarks(shown)), learned, calls))
     windows = [_Window(0, len(ids))]
     if len(ids) > length:
         wanted = [*(hint.turn for hint in reversed(hints)), *reversed(learned)]
@@ -193,9 +199,9 @@ def rendered_traces(examples: Iterable[TraceExample], collator: ComposerDataColl
     """
     rows: list[TraceRow] = []
     refused: list[str] = []
-    for example in examples:
+    for number, example in enumerate(examples):
         try:
-            rows += [row.compact() for row in collator.rows(example) if row.teaches]
+            rows += [replace(row.compact(), session=number) for row in collator.rows(example) if row.teaches]
         except ValueError as error:
             refused.append(str(error))
     if not rows:
@@ -247,8 +253,8 @@ class TraceBatches:
         process_index: int = 0,
         num_processes: int = 1,
     ) -> None:
-        self._rows = [row for row in rendered_traces(examples, collator) if row.sites]
-        if not self._rows:
+        self.rows = [row for row in rendered_traces(examples, collator) if row.sites]
+        if not self.rows:
             stats = collator.stats
             reasons = {**stats.sites_dropped, "without anything for the hint generator to say": stats.hints_missing}
             counted = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
@@ -256,16 +262,16 @@ class TraceBatches:
                 f"none of the {len(examples)} traces has a failing turn with a hint ({counted or 'no errors'}): "
                 "channel 2 has nothing to score in them"
             )
-        self._digest = rows_digest(self._rows)
+        self._digest = rows_digest(self.rows)
         self._collator = collator
         self._batch_size = batch_size
         self._positions = EpochPositions(
-            len(self._rows), seed=seed, process_index=process_index, num_processes=num_processes
+            len(self.rows), seed=seed, process_index=process_index, num_processes=num_processes
         )
 
     def next_batch(self, device: torch.device | str) -> dict[str, torch.Tensor]:
         """Return the next rows as a batch."""
-        batch = self._collator.collate([self._rows[place] for place in self._positions.next(self._batch_size)])
+        batch = self._collator.collate([self.rows[place] for place in self._positions.next(self._batch_size)])
         return {name: tensor.to(device) for name, tensor in batch.items()}
 
     def state_dict(self) -> dict[str, Any]:
