@@ -35,12 +35,11 @@ class HintedTurn(NamedTuple):
     site: HintSite
 
 
-class _Foreign(NamedTuple):
-    """A hint that turns of other sessions may get."""
+class _Hint(NamedTuple):
+    """A hint's ids, and the sessions that have it: it is foreign to turns of all others."""
 
-    session: str
-    text: str
     ids: tuple[int, ...]
+    sessions: set[str]
 
 
 class GateCalibration:
@@ -58,7 +57,7 @@ class GateCalibration:
         self._percentile = percentile
         self._seed = seed
         self._changes: list[float] = []
-        self._hints: list[_Foreign] = []
+        self._hints: dict[str, _Hint] = {}
         self._is_told = False
 
     def draw(
@@ -66,7 +65,7 @@ class GateCalibration:
     ) -> list[HintedTurn]:
         """Return turns with foreign hints in place of their own, as many as this process still has to measure.
 
-        Every turn gets one hint before any gets a second. A hint with the text of the turn's own is not foreign.
+        Every turn gets one hint before any gets a second, and none twice.
 
         Args:
             turns: with their own hints.
@@ -74,28 +73,32 @@ class GateCalibration:
             processes: how many share the work.
         """
         dice = random.Random(f"{self._seed}/{len(self._changes)}")
-        known = {*self._hints}
-        new = dict.fromkeys(_Foreign(turn.session, turn.site.hint, turn.site.hint_ids) for turn in turns)
-        self._hints += [hint for hint in new if hint not in known]
+        for turn in turns:
+            self._hints.setdefault(turn.site.hint, _Hint(turn.site.hint_ids, set())).sessions.add(turn.session)
         missing = -(-(self._wanted - len(self._changes)) // processes)
 
         def with_foreign_hints(turn: HintedTurn) -> Iterator[HintedTurn]:
             site = turn.site
             room = None if max_length is None else max_length - (site.spans[-1][1] - site.first)
-            for hint in dice.sample(self._hints, len(self._hints)):
-                is_foreign = hint.session != turn.session and hint.text != site.hint
-                if is_foreign and (room is None or len(hint.ids) <= room):
-                    yield turn._replace(site=replace(site, hint_ids=hint.ids, hint=hint.text))
+            for text, hint in dice.sample(list(self._hints.items()), len(self._hints)):
+                if turn.session not in hint.sessions and (room is None or len(hint.ids) <= room):
+                    yield turn._replace(site=replace(site, hint_ids=hint.ids, hint=text))
 
-        waiting = [with_foreign_hints(turn) for turn in dice.sample(turns, min(len(turns), missing))]
+        sessions = {turn.session for turn in turns}
+        strangers = {one for one in sessions if any(one not in hint.sessions for hint in self._hints.values())}
+        able = [turn for turn in turns if turn.session in strangers]
+        waiting = [with_foreign_hints(turn) for turn in dice.sample(able, len(able))]
         drawn: list[HintedTurn] = []
         while waiting and len(drawn) < missing:
-            found = [(one, next(one, None)) for one in waiting]
-            waiting = [one for one, turn in found if turn is not None]
-            drawn += [turn for _, turn in found if turn is not None]
-        # Only these are needed for later turns: a run without foreign hints must not collect them for ever.
-        self._hints = self._hints[-self._wanted :]
-        return drawn[:missing]
+            asked, waiting = waiting, []
+            for one in asked:
+                found = next(one, None) if len(drawn) < missing else None
+                if found is not None:
+                    drawn.append(found)
+                    waiting.append(one)
+        # Enough for later turns: a run that finds no foreign hints must not collect for ever.
+        self._hints = dict(list(self._hints.items())[-self._wanted :])
+        return drawn
 
     def add(self, changes: Sequence[float], *, is_all: bool = False) -> None:
         """Add measurements, and set the threshold if there are enough of them, or if these are all there will be."""
@@ -111,7 +114,7 @@ class GateCalibration:
             self._is_told = True
             return
         self.threshold = float(torch.tensor(self._changes, dtype=torch.float64).quantile(self._percentile))
-        self._hints = []
+        self._hints = {}
         logger.info(
             "hint gate: of %d foreign hints, %g%% change a turn's mean log-probability by at most %.4g; a hint must "
             "change it by more",
@@ -122,13 +125,14 @@ class GateCalibration:
 
     def state_dict(self) -> dict[str, Any]:
         """The threshold, or what there is of it, as JSON takes it."""
-        return {"threshold": self.threshold, "changes": self._changes, "hints": self._hints}
+        hints = [[text, hint.ids, sorted(hint.sessions)] for text, hint in self._hints.items()]
+        return {"threshold": self.threshold, "changes": self._changes, "hints": hints}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave: a threshold that was measured holds for the rest of the run."""
         self.threshold = state["threshold"]
         self._changes = list(state["changes"])
-        self._hints = [_Foreign(session, text, tuple(ids)) for session, text, ids in state["hints"]]
+        self._hints = {text: _Hint(tuple(ids), set(sessions)) for text, ids, sessions in state["hints"]}
 
 
 Measure = Callable[[Sequence[HintedTurn]], list[float]]
