@@ -219,7 +219,7 @@ def test_stale_rollouts_are_weighted_and_alpha_follows_its_schedule(tmp_path: Pa
     """Two steps on the same rollouts: in the first the policy is the one that sampled, in the second it is not."""
     live = trainer(
         tmp_path,
-        args={"num_iterations": 2, "learning_rate": 1e-2},
+        args={"num_iterations": 2, "learning_rate": 1e-2, "temperature": 0.9},
         beta_replay=0.0,
         gradient_share_steps=2,
         hint_gate=None,
