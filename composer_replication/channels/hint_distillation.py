@@ -186,7 +186,8 @@ class HintDistillation(Settings):
 
     def summary(self) -> str:
         """The settings that define the loss, for a model card."""
-        return f"teacher {self.teacher}, JSD beta {self.jsd_beta:g}, wrapper {self.wrapper}"
+        weight = "" if self.alpha_schedule == "constant" else f"weight linear to {self.alpha_end:g}, "
+        return f"{weight}teacher {self.teacher}, JSD beta {self.jsd_beta:g}, wrapper {self.wrapper}"
 
 
 class HintKeywords(TypedDict, total=False):

@@ -16,11 +16,13 @@ from composer_replication.traces import ToolCall, dump_json
 
 _MARK = "…"
 _SHORTEST_LINE = 8
+_SHORTEST_END = 20
 
 
 class Attempt:
     """The texts of a turn's calls: arguments as JSON and as Python writes them, commands, and lines of arguments that
-    have several words. White space may differ. Without calls, every text stays as it is."""
+    have several words. White space may differ, and an attempt at the end of a text may be cut. Without calls, every
+    text stays as it is."""
 
     def __init__(self, calls: Iterable[ToolCall] = ()) -> None:
         texts = {" ".join(text.split()) for call in calls for text in _texts(call)} - {""}
@@ -34,12 +36,25 @@ class Attempt:
             if all(word in left for word in words):
                 pattern = r"\s+".join(map(re.escape, words))
                 left = re.sub(rf"(?<!\w){pattern}(?!\w)", _MARK, left)
+            left = _without_cut_end(left, attempt)
         return left if left == text or re.search(r"\w", left) else ""
 
     def removed_from_meta(self, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return an `error_meta` whose message is without the attempt."""
         message = meta.get("error_message")
         return {**meta, "error_message": self.removed_from(message)} if isinstance(message, str) else dict(meta)
+
+
+def _without_cut_end(text: str, attempt: str) -> str:
+    """Remove the beginning of an attempt from the end of a text: errors are kept up to a length."""
+    begin = attempt.partition(" ")[0]
+    place = text.find(begin)
+    while place >= 0:
+        end = " ".join(text[place:].rstrip(f"{_MARK} ").split())
+        if len(end) >= _SHORTEST_END and attempt.startswith(end):
+            return text[:place] + _MARK
+        place = text.find(begin, place + 1)
+    return text
 
 
 def _texts(call: ToolCall) -> Iterator[str]:

@@ -30,11 +30,20 @@ def test_commands_and_lines_are_removed_whatever_the_white_space() -> None:
     assert made.removed_from("Avoid this error: `pytest -q tests && ls` exits with 2") == (
         "Avoid this error: `…` exits with 2"
     )
+    assert made.removed_from("pytest\n-q   tests && ls: no") == "…: no"
     made = attempt(content="import os\nprnt('hello there')\n", path="a.py")
     assert made.removed_from("a.py:2: prnt('hello there')\nNameError: prnt") == "a.py:2: …\nNameError: prnt"
     made = attempt(command=["bash", "-lc", "make all"])
     assert made.removed_from("make all: no rule") == "…: no rule"
     assert attempt('{"path": "a b').removed_from('not JSON: {"path": "a b') == "not JSON: …"
+
+
+def test_an_attempt_may_be_cut_at_the_end_of_a_text() -> None:
+    made = attempt(command="git commit --message 'a long story'")
+    assert made.removed_from("error in git  commit --message 'a lo…") == "error in …"
+    assert made.removed_from("git commit --message 'a lo") == ""
+    for other in ("error in git commit…", "error in git commit --message 'b lo…", "git commit --message 'a lo: no"):
+        assert made.removed_from(other) == other
 
 
 def test_names_paths_and_parts_of_words_stay() -> None:

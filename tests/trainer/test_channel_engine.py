@@ -67,6 +67,9 @@ def test_the_gap_is_positive_where_the_hint_makes_the_turn_less_likely(qwen_toke
     metrics = engine.end_step(1)
     assert metrics["channels/sdpo/signed_gap"] == pytest.approx(float((bare - hinted).mean()), rel=1e-4)
     assert metrics["channels/sdpo/gap"] == pytest.approx(float((bare - hinted).abs().mean()), rel=1e-4)
+    # A calibrated gate compares the absolute value of the mean, not the mean of absolute values.
+    assert metrics["channels/sdpo/gap"] > 1.1 * abs(metrics["channels/sdpo/signed_gap"])
+    assert engine.changes(batch, site_numbers(batch)) == pytest.approx([abs(float((bare - hinted).mean()))], rel=1e-4)
 
 
 def test_the_loss_is_that_of_the_channel_with_every_token_weighed(qwen_tokenizer: Any, qwen_model: Any) -> None:

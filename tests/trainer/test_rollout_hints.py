@@ -296,6 +296,18 @@ def test_the_failing_call_is_taken_out_of_its_hint_and_the_siblings_stays(qwen_t
             assert [site.hint for site in sites] == [f"{solution}\n\n{told}"]
 
 
+@pytest.mark.parametrize(("terms", "told"), [(80, "… is too long"), (200, "…")])
+def test_a_call_is_found_where_the_message_or_the_hint_cuts_it(qwen_tokenizer: Any, terms: int, told: str) -> None:
+    code = "print( " + "1 + " * terms + "1)"
+    failing = calls("run_python", code=code)
+    rollout = play(qwen_tokenizer, [failing, raised("run_python", f"Refused: {code} is too long"), ANSWER])
+    raw = as_collator_hint(LayeredHints([RawErrorHints()]))
+    assert only(qwen_tokenizer, rollout, hint_generator=raw).hint.endswith(" 1 + 1 +…")
+    assert only(qwen_tokenizer, rollout, hint_generator=raw, strip_attempt=True).hint == (
+        f"Avoid this error: Refused: {told}"
+    )
+
+
 def test_both_fall_back_to_the_sibling_alone(qwen_tokenizer: Any) -> None:
     wrong, right = play(qwen_tokenizer, [says("It prints 2.")]), play(qwen_tokenizer, CLEAN)
     ((site,), _), counts = find(qwen_tokenizer, [wrong, right], hint_source="both", **GROUP)
