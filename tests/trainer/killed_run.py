@@ -37,7 +37,7 @@ def main(model_dir: str, output_dir: str, kind: str) -> None:
     options: dict[str, Any] = {
         "sdpo_wrapper": "taid",
         # The first generation has too few foreign hints: a run is killed while it collects them.
-        "hint_gate": HintGate(min_gap=0.0, drop_conflicts=False, calibrate=60, percentile=0.01),
+        "hint_gate": HintGate(min_gap=0.0, drop_conflicts=False, calibrate=50, percentile=0.01),
         "alpha_schedule": "linear",
         "importance_clip": 2.0,
         "gradient_share_steps": 2,
