@@ -55,6 +55,16 @@ def summed_logprobs(states: HiddenStates, input_ids: torch.Tensor, mask: torch.T
     return row_sums(logprobs_P, index_P2, input_ids.shape[0])
 
 
+@torch.no_grad()
+def token_logprobs(
+    states: HiddenStates, input_ids: torch.Tensor, index_P2: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """The (P,) log-probabilities of the tokens at (P, 2) pairs of row and column, without gradient."""
+    return fused_token_logprobs(
+        states.predicting(index_P2), at(input_ids, index_P2), states.head, temperature=temperature
+    )
+
+
 def row_sums(values_P: torch.Tensor, index_P2: torch.Tensor, rows: int) -> torch.Tensor:
     """The (B,) sums of values at (P, 2) pairs of row and column, row by row."""
     return values_P.new_zeros(rows).index_add(0, index_P2[:, 0], values_P)

@@ -154,8 +154,7 @@ def collator_config(config: Config) -> CollatorConfig:
         enable_sdpo=sdpo.alpha > 0,
         enable_replay_dpo=False,
         hint_generator=as_collator_hint(LayeredHints()),
-        hint_role=sdpo.hint_role,
-        sdpo_target=sdpo.target,
+        **sdpo.of_sites(),
         train_on_errors=lm is not None and lm.train_on_errors,
         strip_thinking=config.data.thinking == "drop",
     )

@@ -17,12 +17,19 @@ from torch import nn
 from transformers import TrainerCallback
 
 from composer_replication.causal_lm import HiddenStates
-from composer_replication.channels.hint_distillation import HintDistillation, hint_divergence, judge_sites
-from composer_replication.channels.scoring import Batch, at, sdpo_pairs
+from composer_replication.channels.hint_distillation import (
+    HintDistillation,
+    OverlapMeter,
+    hint_divergence,
+    importance_weights,
+    judge_sites,
+)
+from composer_replication.channels.scoring import Batch, at, sdpo_pairs, token_logprobs
 from composer_replication.channels.settings import ChannelSettings
 from composer_replication.distillation.fused.losses import fused_token_logprobs
 from composer_replication.distillation.taid import TAIDScheduler
 from composer_replication.trainer.channel_log import ChannelLog, Reduce
+from composer_replication.trainer.gate_calibration import GateCalibration
 from composer_replication.trainer.pairs import ReplayPairs
 from composer_replication.trainer.self_teachers import SelfTeacher, make_teacher
 
@@ -36,6 +43,15 @@ class JudgedHints(NamedTuple):
     teacher: HiddenStates
 
 
+class MeasuredHints(NamedTuple):
+    """The teacher's (P,) log-probabilities of the turns' own tokens without and with the hint, and its states with
+    it."""
+
+    bare_P: torch.Tensor
+    hinted_P: torch.Tensor
+    teacher: HiddenStates
+
+
 class ChannelEngine:
     """The state of channels 2 and 3 between steps.
 
@@ -46,6 +62,7 @@ class ChannelEngine:
         channels: the names that a trainer reports under, with their weights.
         reduce: sums a vector over all processes.
         processes: how many there are; gradients are averaged over them.
+        seed: of the draw of foreign hints, if the gate is calibrated.
     """
 
     def __init__(
@@ -57,19 +74,29 @@ class ChannelEngine:
         channels: Mapping[str, float],
         reduce: Reduce = lambda sums: sums,
         processes: int = 1,
+        seed: int = 0,
     ) -> None:
         self.settings = settings
         self.weights = dict(channels)
         self.pairs = pairs if settings.replay.beta > 0 else None
         self.teacher = _teacher(model, settings.sdpo) if settings.sdpo.alpha > 0 else None
         self.log = ChannelLog(channels, settings.watch.inactive_patience, reduce)
+        gate = settings.sdpo.gate
+        # One for each source of hints, by the name that it reports under.
+        self.calibrations = {
+            channel: GateCalibration(gate.calibrate, gate.percentile, f"{seed}/{channel}")
+            for channel in ("sdpo", "traces")
+            if channels.get(channel, 0.0) > 0 and gate is not None and gate.calibrate is not None
+        }
         self._processes = processes
+        self._steps = 1
         self._taid: TAIDScheduler | None = None
         self._taid_state: dict[str, Any] | None = None
 
     def begin(self, steps: int) -> None:
         """Make what needs the number of optimiser steps of the whole run."""
         hints = self.settings.sdpo
+        self._steps = steps
         if hints.wrapper == "taid" and hints.alpha > 0:
             self._taid = TAIDScheduler(max(1, steps), **vars(hints.taid))
             if self._taid_state is not None:
@@ -83,6 +110,10 @@ class ChannelEngine:
             return self._taid.t
         return self.settings.sdpo.taid.t_start if self.settings.sdpo.wrapper == "taid" else None
 
+    def alpha(self, step: int) -> float:
+        """Channel 2's weight in the optimiser step that follows `step` others."""
+        return self.settings.sdpo.alpha_at(step, self._steps)
+
     @property
     def is_idle(self) -> bool:
         """Whether neither channel has a weight."""
@@ -92,6 +123,27 @@ class ChannelEngine:
         """Whether the channels' gradients are to be compared here."""
         every = self.settings.watch.gradient_share_every
         return bool(every) and is_last_micro_batch and step % every == 0
+
+    @torch.no_grad()
+    def measured(self, batch: Batch) -> MeasuredHints:
+        """Let the teacher score the turns of a batch with and without their hints."""
+        assert self.teacher is not None
+        student_P2, teacher_P2 = sdpo_pairs(batch)
+        hinted = self.teacher.hinted_states(batch, teacher_P2)
+        # The same teacher without the hint, so that what is measured is the hint and not how far the policy has come.
+        bare_context = {"ctx_teacher_input_ids": batch["input_ids"]}
+        if "attention_mask" in batch:
+            bare_context["ctx_teacher_attention_mask"] = batch["attention_mask"]
+        bare = self.teacher.hinted_states(bare_context, student_P2)
+        tokens_P = at(batch["input_ids"], student_P2)
+        bare_P, hinted_P = (fused_token_logprobs(one.hidden, tokens_P, one.head) for one in (bare, hinted))
+        return MeasuredHints(bare_P, hinted_P, hinted)
+
+    def changes(self, batch: Batch, site_of_pair_P: torch.Tensor) -> list[float]:
+        """By how much each site's hint changes its turn's mean log-probability: what a calibrated gate compares."""
+        bare_P, hinted_P, _ = self.measured(batch)
+        changes: list[float] = judge_sites(None, bare_P, hinted_P, site_of_pair_P).signed_gap_S.abs().tolist()
+        return changes
 
     @torch.no_grad()
     def judge(
@@ -105,27 +157,23 @@ class ChannelEngine:
             channel: the name that it is reported under.
             rewarded_S: whether a site is in a rewarded rollout; None where there are no rewards.
         """
-        assert self.teacher is not None
-        student_P2, teacher_P2 = sdpo_pairs(batch)
-        hinted = self.teacher.hinted_states(batch, teacher_P2)
         sites = int(site_of_pair_P.max()) + 1
         self.log.add(channel, "sites", sites)
-        if self.settings.sdpo.gate is None:
+        gate = self.settings.sdpo.gate
+        if gate is None:
+            assert self.teacher is not None
+            hinted = self.teacher.hinted_states(batch, sdpo_pairs(batch)[1])
             return JudgedHints(torch.ones_like(site_of_pair_P, dtype=torch.bool), hinted)
-        # The same teacher without the hint, so that what is measured is the hint and not how far the policy has come.
-        bare_context = {"ctx_teacher_input_ids": batch["input_ids"]}
-        if "attention_mask" in batch:
-            bare_context["ctx_teacher_attention_mask"] = batch["attention_mask"]
-        bare = self.teacher.hinted_states(bare_context, student_P2)
-        tokens_P = at(batch["input_ids"], student_P2)
-        bare_P, hinted_P = (fused_token_logprobs(one.hidden, tokens_P, one.head) for one in (bare, hinted))
-        result = judge_sites(self.settings.sdpo.gate, bare_P, hinted_P, site_of_pair_P, rewarded_S)
+        bare_P, hinted_P, hinted = self.measured(batch)
+        threshold = self.calibrations[channel].threshold if channel in self.calibrations else None
+        result = judge_sites(gate, bare_P, hinted_P, site_of_pair_P, rewarded_S, threshold)
         self.log.add(channel, "measured", sites)
         self.log.add(channel, "gap", result.gap_S.sum())
         self.log.add(channel, "signed_gap", result.signed_gap_S.sum())
-        self.log.add(channel, "too_small", result.too_small)
-        self.log.add(channel, "conflicting", result.conflicting)
-        self.log.explain(channel, {"too_small": result.too_small, "conflicting": result.conflicting})
+        dropped = {rule: getattr(result, rule) for rule in ("too_small", "like_foreign", "conflicting")}
+        for rule, count in dropped.items():
+            self.log.add(channel, rule, count)
+        self.log.explain(channel, dropped)
         return JudgedHints(result.kept_S[site_of_pair_P], hinted)
 
     def hint_loss(
@@ -136,6 +184,9 @@ class ChannelEngine:
         *,
         token_weight: float,
         channel: str,
+        step: int | None = None,
+        sampled_P: torch.Tensor | None = None,
+        temperature: float = 1.0,
     ) -> torch.Tensor | None:
         """Channel 2 over a micro-batch: the divergences of the pairs that passed, each times `token_weight`.
 
@@ -145,6 +196,11 @@ class ChannelEngine:
             judged: the teacher's side.
             token_weight: one over the tokens of the whole optimiser step, as far as gradients are averaged.
             channel: the name that it is reported under.
+            step: optimiser steps made so far: top tokens are compared in the steps that measure gradient shares, as
+                sorting them costs a quarter of the divergence; None: never.
+            sampled_P: the pairs' log-probabilities when they were sampled, NaN where not known; used if there is an
+                `importance_clip`.
+            temperature: of the sampling, which those log-probabilities include.
 
         Returns:
             The loss with gradient, without α; None if the gate let nothing through.
@@ -154,7 +210,19 @@ class ChannelEngine:
             return None
         index_P2 = batch["sdpo_student_index"][kept_P]
         hinted = HiddenStates(judged.teacher.hidden[kept_P], judged.teacher.head)
-        loss, tokens = hint_divergence(student, index_P2, hinted, self.settings.sdpo.divergence(self.taid_t))
+        weight_P, clip = None, self.settings.sdpo.importance_clip
+        if clip is not None and sampled_P is not None:
+            now_P = token_logprobs(student, batch["input_ids"], index_P2, temperature)
+            weight_P = importance_weights(now_P, sampled_P[kept_P], clip)
+            self.log.add(channel, "weighted", len(weight_P))
+            self.log.add(channel, "importance_weight", weight_P.sum())
+        divergence = self.settings.sdpo.divergence(self.taid_t)
+        if step is not None and self.is_share_step(step, is_last_micro_batch=True):
+            divergence = OverlapMeter(divergence, len(index_P2))
+        loss, tokens = hint_divergence(student, index_P2, hinted, divergence, weight_P)
+        if isinstance(divergence, OverlapMeter):
+            self.log.add(channel, "compared", tokens)
+            self.log.add(channel, "overlap", divergence.overlap)
         loss = loss * (tokens * token_weight)
         self.log.add(channel, "loss", loss / self._processes)
         self.log.add(channel, "active_tokens", tokens)
@@ -175,7 +243,11 @@ class ChannelEngine:
         if self.pairs is None and self.settings.replay.beta > 0:
             self.log.explain("replay", {"no_pairs": 1})
         metrics = self.log.close(step, device)
+        for channel, calibration in self.calibrations.items():
+            if calibration.threshold is not None:
+                metrics[f"channels/{channel}/gate_threshold"] = calibration.threshold
         if self.teacher is not None:
+            metrics["channels/sdpo/alpha"] = self.alpha(step - 1)
             self.teacher.update()
             truncation = getattr(self.teacher, "truncation", 0.0)
             if truncation:
@@ -199,6 +271,7 @@ class ChannelEngine:
             "teacher": None if self.teacher is None else self.teacher.kind,
             "taid": None if self._taid is None else self._taid.state_dict(),
             "pairs": None if self.pairs is None else self.pairs.state_dict(),
+            "calibrations": {channel: one.state_dict() for channel, one in self.calibrations.items()},
             "log": self.log.state_dict(),
         }
 
@@ -228,6 +301,10 @@ class ChannelEngine:
             self.pairs.load_state_dict(numbers["pairs"])
             if "references" in tensors:
                 self.pairs.references = tensors["references"]
+        # A run that was not calibrated from the start is so from now on.
+        for channel, state in numbers.get("calibrations", {}).items():
+            if channel in self.calibrations:
+                self.calibrations[channel].load_state_dict(state)
         self._taid_state = numbers["taid"]  # until `begin`, when the number of steps is known
         self.log.load_state_dict(numbers["log"])
 

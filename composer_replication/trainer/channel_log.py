@@ -44,13 +44,18 @@ _WHY = {
     "no_such_turn": "remarks on turns that do not exist",
     "hint_not_rendered": "hints that the chat template cannot show there",
     "too_long": "hinted contexts above the length limit",
+    "too_many": "failing turns above max_hinted_turns",
     "no_sibling": "failed rollouts without a successful sibling",
     "not_conversational": "prompts that are plain text, in which a hint has no place",
     "too_small": "hints gated because the teacher barely differs",
+    "like_foreign": "hints gated because hints of other sessions change the turn as much",
     "conflicting": "hints gated because they lower the probability of rewarded tokens",
     "same_reward": "batches in which every rollout of a group got the same reward",
     "no_pairs": "no preference pairs were given (replay_dataset)",
 }
+# Means, and the sum that has the number of values in each.
+_GAPS = {"gap": "measured", "signed_gap": "measured"}
+_MEANS = {**_GAPS, "overlap": "compared", "importance_weight": "weighted"}
 # Counted with the reasons, but not a reason for inactivity.
 _NO_REASON = ("sites", "hint_role_user")
 
@@ -90,7 +95,8 @@ class ChannelLog:
     def close(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
         """End an optimiser step: return its sums over all processes, and warn when a channel has been inactive.
 
-        `gap` and `signed_gap` are means over the sites that were measured. A loss or gap of nothing is NaN.
+        `gap` and `signed_gap` are means over the sites that were measured, `overlap` and `importance_weight` over
+        tokens. A loss or gap of nothing is NaN.
         """
         keys = [(channel, name) for channel in self._weights for name in SUMS[channel]]
         values = torch.tensor([float(self._sums.get(key, 0.0)) for key in keys], dtype=torch.float32)
@@ -104,10 +110,14 @@ class ChannelLog:
             # What was not measured is not 0: a mean over several steps must leave it out.
             if not of_channel["active_tokens"]:
                 of_channel["loss"] = math.nan
-            if "measured" in of_channel:
-                measured = of_channel.pop("measured")
-                for name in ("gap", "signed_gap"):
-                    of_channel[name] = of_channel[name] / measured if measured else math.nan
+            for name, number in _MEANS.items():
+                if of_channel.get(number):
+                    of_channel[name] /= of_channel[number]
+                elif name in _GAPS and name in of_channel:
+                    of_channel[name] = math.nan
+                else:
+                    of_channel.pop(name, None)  # of some steps, or with some settings, only
+            of_channel = {name: value for name, value in of_channel.items() if name not in _MEANS.values()}
             metrics.update({f"channels/{channel}/{name}": value for name, value in of_channel.items()})
             self._watch(channel, int(of_channel["active_tokens"]), step)
         return metrics

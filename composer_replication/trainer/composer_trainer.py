@@ -41,6 +41,7 @@ from composer_replication.trainer.channel_engine import (
 from composer_replication.trainer.channel_log import MetricsFile
 from composer_replication.trainer.checkpoint import ChannelCheckpoints
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
+from composer_replication.trainer.gate_calibration import RowCalibration
 from composer_replication.trainer.on_policy_hints import (
     SITES,
     OnPolicyHints,
@@ -168,9 +169,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         if hints.alpha > 0 and trace_dataset is not None:
             collator = data_collator or ComposerDataCollator(
                 tokenizer=self._templated,
-                config=CollatorConfig(
-                    hint_generator=hint_generator, hint_role=hints.hint_role, sdpo_target=hints.target, max_windows=8
-                ),
+                config=CollatorConfig(hint_generator=hint_generator, max_windows=8, **hints.of_sites()),
             )
             self._traces = TraceBatches(
                 trace_dataset,
@@ -198,7 +197,15 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             channels=weights,
             reduce=lambda sums: self.accelerator.reduce(sums, reduction="sum"),
             processes=self.accelerator.num_processes,
+            seed=self.args.seed,
         )
+        if "sdpo" in self.channels.calibrations:
+            self._check_prompts_differ()
+        self._trace_calibration = None
+        if self._traces is not None and "traces" in self.channels.calibrations:
+            self._trace_calibration = RowCalibration(
+                self.channels.calibrations["traces"], self._traces.rows, collator, size=hints.trace_batch_size
+            )
         self._hints = OnPolicyHints(
             self.channels,
             self._templated,
@@ -206,6 +213,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             accelerator=self.accelerator,
             rows_per_pass=self.args.per_device_train_batch_size,
             max_length=_context_limit(self.model),
+            temperature=self.temperature,
         )
         self.add_callback(StepEnds(self))
         self.add_callback(MetricsFile(Path(self.args.output_dir, "metrics.jsonl")))
@@ -280,7 +288,7 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             policy_loss = super()._compute_loss(model, inputs)
         parts: dict[str, torch.Tensor | None] = {"grpo": policy_loss}
         self._log_policy(policy_loss, inputs)
-        settings = self.channels.settings
+        settings, alpha = self.channels.settings, self.channels.alpha(self.state.global_step)
         share = 1.0 / self.current_gradient_accumulation_steps
         if settings.sdpo.alpha > 0 and inputs.get(SITES) is not None:
             hint_loss = self._hints.loss(
@@ -291,10 +299,12 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
                 # As TRL does for its own normaliser: a generation's tokens, brought down to one optimiser step.
                 windows=self.args.steps_per_generation / self.current_gradient_accumulation_steps,
             )
-            parts["sdpo"] = None if hint_loss is None else settings.sdpo.alpha * hint_loss
+            parts["sdpo"] = None if hint_loss is None else alpha * hint_loss
         if self._traces is not None:
+            if self._trace_calibration is not None:
+                self._trace_calibration.measure(self._changes)
             batch = self._traces.next_batch(self.accelerator.device)
-            parts["traces"] = settings.sdpo.alpha * self._compute_sdpo_loss(model, batch, share=share)
+            parts["traces"] = alpha * self._compute_sdpo_loss(model, batch, share=share)
         if self.channels.pairs is not None:
             batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
             parts["replay"] = settings.replay.beta * self._compute_trace_replay_loss(model, batch, share=share)
@@ -315,9 +325,19 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         if self.channels.settings.sdpo.alpha == 0 or "ctx_teacher_input_ids" not in inputs:
             return nothing
         judged = self.channels.judge(inputs, site_numbers(inputs), channel="traces")
-        kept = int(judged.kept_P.sum())
-        loss = self.channels.hint_loss(student, inputs, judged, token_weight=share / max(kept, 1), channel="traces")
+        loss = self.channels.hint_loss(
+            student,
+            inputs,
+            judged,
+            token_weight=share / max(int(judged.kept_P.sum()), 1),
+            channel="traces",
+            step=self.state.global_step,
+        )
         return nothing if loss is None else loss
+
+    def _changes(self, batch: dict[str, torch.Tensor]) -> list[float]:
+        batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
+        return self.channels.changes(batch, site_numbers(batch))
 
     def _compute_trace_replay_loss(
         self, model: nn.Module, inputs: Mapping[str, torch.Tensor], *, share: float = 1.0
@@ -376,6 +396,16 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             # An environment that does not exist is refused by TRL when its row is drawn.
             if not isinstance(prompt, str) and name in (self.environment_factories or {None: None}):
                 yield ShownContext.of(prompt, self._definitions_in(name))
+
+    def _check_prompts_differ(self) -> None:
+        """Raise ValueError if no rollout can get a hint of another prompt. An environment may add to the prompts."""
+        prompts = (row.get("prompt") for row in self.train_dataset)
+        first = next(prompts, None)
+        if self.environment_factories is None and all(one == first for one in prompts):
+            raise ValueError(
+                "the gate's calibrate needs hints of other prompts, but all rows of train_dataset have the same: add "
+                "prompts, or leave calibrate out"
+            )
 
     # Checkpoints.
 

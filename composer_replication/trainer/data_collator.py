@@ -65,6 +65,8 @@ class CollatorConfig:
         sdpo_target: the hint goes before, and the loss applies to, the turn that made the failing call ("erring_turn")
             or the assistant's next turn after the failure ("recovery_turn").
         hint_role: the role of the hint's message; "user" where the template does not accept it.
+        max_hinted_turns: the most hinted turns of a conversation, the first ones that went wrong; None: all.
+        strip_attempt: take the failing call out of its hint, where the error quotes it.
         train_on_errors: False leaves the turns that the student got wrong out of `response_mask`. They stay in the
             context, and in channel 2.
         max_windows: the most rows that a conversation that is too long may become. Each begins with system prompt,
@@ -89,11 +91,14 @@ class CollatorConfig:
     max_windows: int = 1
     system_prompt: str | None = None
     strip_thinking: bool = True
+    max_hinted_turns: int | None = None
+    strip_attempt: bool = False
 
     def __post_init__(self) -> None:
         check_count("max_seq_len", self.max_seq_len)
         check_count("max_dpo_seq_len", self.max_dpo_seq_len)
         check_count("max_windows", self.max_windows)
+        check_count("max_hinted_turns", self.max_hinted_turns)
         check_choice("sdpo_target", self.sdpo_target, get_args(SDPOTarget))
         if self.ignore_index > 0:
             raise ValueError(f"ignore_index must not be above 0, which marks loss in a mask; got {self.ignore_index}")

@@ -7,18 +7,23 @@ same weight, whichever micro-batch it is in.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch import nn
 
 from composer_replication.causal_lm import HiddenStates, run_causal_lm
 from composer_replication.channels.hint_distillation import HintGenerator
+from composer_replication.channels.scoring import at
+from composer_replication.traces import dump_json
 from composer_replication.trainer.advantages import routed_advantages
 from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints
+from composer_replication.trainer.gate_calibration import HintedTurn, measured_in_parts
 from composer_replication.trainer.rollout_hints import find_hint_sites, hinted_batch
 from composer_replication.trainer.rollouts import Rollout
 from composer_replication.trainer.sites import HintSite
@@ -40,6 +45,7 @@ class OnPolicyHints:
         accelerator: the trainer's; reduces over processes, and sets the precision of the teacher's passes.
         rows_per_pass: how many rollouts the teacher scores at once.
         max_length: of a hinted context, in tokens.
+        temperature: that the rollouts are sampled at.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class OnPolicyHints:
         accelerator: Any,
         rows_per_pass: int,
         max_length: int | None,
+        temperature: float = 1.0,
     ) -> None:
         self._hint_generator = hint_generator
         self._channels = channels
@@ -58,6 +65,7 @@ class OnPolicyHints:
         self._accelerator = accelerator
         self._rows_per_pass = rows_per_pass
         self._max_length = max_length
+        self._temperature = temperature
         self._rollouts: list[Rollout] = []
         self._texts: list[Any] = []
         # The teacher's states of each site, by its identity: equal sites may stand in different rollouts. They hold for
@@ -116,8 +124,7 @@ class OnPolicyHints:
                 tokenizer=self._tokenizer,
                 hint_generator=self._hint_generator,
                 hint_source=settings.hint_source,
-                hint_role=settings.hint_role,
-                sdpo_target=settings.target,
+                **settings.of_sites(),
                 feedback=[_feedback(environment) for environment in environments or [None] * rows],
                 reward_texts=self._texts or [None] * rows,
                 rewards=rewards[first : first + rows].tolist(),
@@ -136,6 +143,7 @@ class OnPolicyHints:
         self._states_of_step = step
         self._states = {}
         with self._accelerator.autocast():
+            self._calibrate(output, found)
             kept = self._judged(output, found)
         output[SITES] = kept
         device = output["completion_ids"].device
@@ -175,7 +183,34 @@ class OnPolicyHints:
         judged = JudgedHints(torch.ones_like(site_of_pair_P, dtype=torch.bool), teacher)
         # Gradients are averaged over the processes, hence the factor.
         token_weight = self._accelerator.num_processes * windows / float(inputs[_TOKENS])
-        return self._channels.hint_loss(student, batch, judged, token_weight=token_weight, channel="sdpo")
+        return self._channels.hint_loss(
+            student,
+            batch,
+            judged,
+            token_weight=token_weight,
+            channel="sdpo",
+            step=step,
+            sampled_P=sampled_logprobs(inputs, batch["sdpo_student_index"]),
+            temperature=self._temperature,
+        )
+
+    def _calibrate(self, output: dict[str, Any], found: list[list[HintSite]]) -> None:
+        """Measure foreign hints at the turns of this generation, as long as the gate lacks a threshold."""
+        calibration = self._channels.calibrations.get("sdpo")
+        if calibration is None or calibration.threshold is not None:
+            return
+        prompts = [dump_json(rollout.prompt).encode() for rollout in self._rollouts]
+        sessions = [hashlib.sha256(prompt).hexdigest()[:16] for prompt in prompts]
+        turns = [HintedTurn(sessions[row], row, site) for row, sites in enumerate(found) for site in sites]
+
+        def measured(drawn: Sequence[HintedTurn]) -> list[float]:
+            part = {name: output[name][[turn.row for turn in drawn]] for name in _OF_ROLLOUTS}
+            built = hinted_batch(part, [[turn.site] for turn in drawn], pad_token_id=self._tokenizer.pad_token_id)
+            assert built is not None, "rows without a token to learn from have no sites"
+            return self._channels.changes(*built)
+
+        drawn = calibration.draw(turns, max_length=self._max_length, processes=self._accelerator.num_processes)
+        calibration.add(gather_object(measured_in_parts(measured, drawn, self._rows_per_pass)))
 
     def _judged(self, output: dict[str, Any], found: list[list[HintSite]]) -> list[list[HintSite]]:
         """Return the sites that pass the gate, scored a few rollouts at a time."""
@@ -198,6 +233,21 @@ class OnPolicyHints:
                     kept[row].append(site)
                     self._states[id(site)] = HiddenStates(judged.teacher.hidden[own_P], judged.teacher.head)
         return kept
+
+
+def sampled_logprobs(inputs: Mapping[str, Any], index_P2: torch.Tensor) -> torch.Tensor | None:
+    """The (P,) log-probabilities of tokens when they were sampled; NaN where they are not known, None if none are.
+
+    vLLM's own come first, because the policy that TRL computes the others with may differ from it. TRL computes none
+    for rollouts that are used up before the policy changes.
+    """
+    known = [inputs[name] for name in ("sampling_per_token_logps", "old_per_token_logps") if name in inputs]
+    if not known:
+        return None
+    width = inputs["prompt_ids"].shape[1]
+    completion_P2 = index_P2 - torch.tensor([0, width], device=index_P2.device)
+    first_P, last_P = (at(logprobs, completion_P2) for logprobs in (known[0], known[-1]))
+    return torch.where(first_P.isnan(), last_P, first_P)
 
 
 def _feedback(environment: Any) -> Any:

@@ -17,7 +17,7 @@ from composer_replication.channels.hint_distillation import HintGenerator, HintS
 from composer_replication.chat_templates import Ending
 from composer_replication.ingestion.chat_messages import call_of, calls_in, text_of
 from composer_replication.rendering import hinted_rows
-from composer_replication.traces import dump_json
+from composer_replication.traces import Message, ToolCall, dump_json
 from composer_replication.trainer.rollouts import Rollout, context_before, is_cut_call, sampled_turns, tool_remarks
 from composer_replication.trainer.sites import Hint, HintSite, SiteFinder, remarks
 
@@ -35,6 +35,8 @@ def find_hint_sites(
     hint_source: HintSourceKind = "error",
     hint_role: str = "system",
     sdpo_target: SDPOTarget = "erring_turn",
+    max_hinted_turns: int | None = None,
+    strip_attempt: bool = False,
     feedback: Sequence[Any] | None = None,
     reward_texts: Sequence[Any] | None = None,
     rewards: Sequence[float] | None = None,
@@ -56,6 +58,8 @@ def find_hint_sites(
             sibling too, and failed rollouts without such a site of the sibling alone.
         hint_role: the role of the hint's message; "user" where the template refuses it.
         sdpo_target: the turn that went wrong, or the one after it.
+        max_hinted_turns: the most turns of a rollout that get a hint about an error; None: all.
+        strip_attempt: take the failing call out of its hint; a sibling's solution stays whole.
         feedback: per rollout, what its environment says of its turns, in one of the shapes of `sites.remarks`; texts
             are hints as they are.
         reward_texts: the same, from reward functions.
@@ -77,6 +81,7 @@ def find_hint_sites(
     check_choice("hint_source", hint_source, get_args(HintSourceKind))
     check_choice("sdpo_target", sdpo_target, get_args(SDPOTarget))
     check_count("max_length", max_length)
+    check_count("max_hinted_turns", max_hinted_turns)
     nothing = [None] * len(rollouts)
     feedback = _one_each("feedback", nothing if feedback is None else feedback, rollouts)
     reward_texts = _one_each("reward_texts", nothing if reward_texts is None else reward_texts, rollouts)
@@ -89,7 +94,15 @@ def find_hint_sites(
             "" if sibling is None else solution_text(rollouts[sibling], tokenizer)
             for sibling in best_siblings(rewards, groups, succeeded)
         ]
-    finder = SiteFinder(tokenizer, hint_generator, sdpo_target, hint_role, max_length)
+    finder = SiteFinder(
+        tokenizer,
+        hint_generator,
+        sdpo_target,
+        hint_role,
+        max_length,
+        max_turns=max_hinted_turns,
+        strip_attempt=strip_attempt,
+    )
     counts = finder.counts
     headers: dict[Ending, list[int] | None] = {}
     found: list[list[HintSite]] = []
@@ -108,7 +121,8 @@ def find_hint_sites(
             )
             if not said:
                 counts["truncated" if is_cut_call(rollout, spans[-1], tokenizer) else "no_error"] += 1
-            for hint in finder.hints(said, range(len(spans))):
+            calls = [[] if span.message is None else _calls(rollout.messages[span.message]) for span in spans]
+            for hint in finder.hints(said, range(len(spans)), calls):
                 told = hint._replace(text=f"{solution}\n\n{hint.text}") if solution else hint
                 span = spans[hint.turn]
                 sites.append(
@@ -150,7 +164,7 @@ def solution_text(rollout: Rollout, tokenizer: Any, *, max_characters: int = SIB
         for place in rollout.spoken:
             message = rollout.messages[place]
             parts.append(text_of(message.get("content")).strip())
-            for call in (call_of(one, "") for one in calls_in(message)):
+            for call in _calls(message):
                 given = call.raw_arguments if call.raw_arguments is not None else dump_json(call.arguments)
                 parts.append(f"Call {call.name} with {given}")
     else:
@@ -226,6 +240,10 @@ def hinted_batch(
     batch["ctx_teacher_attention_mask"] = batch["ctx_teacher_attention_mask"].to(mask.dtype)
     batch = {name: tensor.to(ids.device) for name, tensor in batch.items()}
     return {"input_ids": ids, "attention_mask": mask, **batch}, site_of_pair_N.to(ids.device)
+
+
+def _calls(message: Message) -> list[ToolCall]:
+    return [call_of(one, "") for one in calls_in(message)]
 
 
 def _one_each(name: str, values: Sequence[Value] | None, rollouts: Sequence[Rollout]) -> Sequence[Value]:

@@ -7,6 +7,7 @@ picks a hint per turn, `SiteFinder.place` makes it a `HintSite`. What cannot be 
 - "not_the_students_mistake"; "outcome": a failing test and the like, charged to no turn
 - "no_hint": the hint generator has nothing to say
 - "no_next_turn": no recovery turn follows that has seen the failure
+- "too_many": a failing turn after the first `max_turns`
 - "no_such_turn": a remark about a turn that the conversation does not have
 - "header_not_found", "hint_not_rendered" (the template refuses it), "too_long"
 """
@@ -20,9 +21,10 @@ from typing import Any, Literal, NamedTuple
 
 from composer_replication.channels.hint_distillation import HintGenerator, SDPOTarget
 from composer_replication.chat_templates import Tools
+from composer_replication.hint_generator.attempts import Attempt
 from composer_replication.hint_generator.errors import is_students_mistake
 from composer_replication.rendering import Splice, TurnSpan, hint_message
-from composer_replication.traces import Message, Turn
+from composer_replication.traces import Message, ToolCall, Turn
 
 HintOrigin = Literal["tool", "environment", "reward", "sibling"]
 
@@ -143,6 +145,9 @@ class SiteFinder:
         target: the hint goes before, and the loss applies to, the turn that went wrong or the one after it.
         hint_role: the role of the hint's message; "user" where the template refuses it.
         max_length: the longest hinted context in tokens; None: no limit.
+        max_turns: the most turns of a conversation that get a hint: the first ones, as later failures often follow from
+            them; None: no limit.
+        strip_attempt: whether the failing call is taken out of its hint.
     """
 
     tokenizer: Any
@@ -150,6 +155,8 @@ class SiteFinder:
     target: SDPOTarget = "erring_turn"
     hint_role: str = "system"
     max_length: int | None = None
+    max_turns: int | None = None
+    strip_attempt: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     """Sites under "sites", and what gave none by reason."""
 
@@ -163,16 +170,20 @@ class SiteFinder:
                 grouped.setdefault(remark.turn, []).append(remark)
         return dict(sorted(grouped.items()))
 
-    def hints(self, said: Mapping[int, Sequence[Remark]], learned: Collection[int]) -> Iterator[Hint]:
+    def hints(
+        self, said: Mapping[int, Sequence[Remark]], learned: Collection[int], calls: Sequence[Sequence[ToolCall]]
+    ) -> Iterator[Hint]:
         """Yield at most one hint per turn that something is said about: of several remarks, the first with a hint.
 
         Args:
             said: what `by_turn` gave.
             learned: the turns that the loss applies to here. An error that another conversation shows too is counted
                 in the one where it is learned.
+            calls: those of each turn.
         """
         if self.hint_generator is None:
             return
+        found = 0
         for number, about in said.items():
             target = number
             if self.target == "recovery_turn":
@@ -183,11 +194,18 @@ class SiteFinder:
                 if number in learned:
                     self.counts["no_next_turn"] += 1
                 continue
+            if found == self.max_turns and any(remark.text or remark.is_students for remark in about):
+                self.counts["too_many"] += 1
+                continue
+            attempt = Attempt(calls[number] if self.strip_attempt else ())
             for remark in about:
                 text = remark.text
                 if text is None and remark.is_students:
-                    text = self.hint_generator(remark.kind, dict(remark.meta or {}))
-                if text and text.strip():
+                    # Before it is asked, too: it may cut the error's text, and with it the call that is quoted there.
+                    text = self.hint_generator(remark.kind, attempt.removed_from_meta(remark.meta or {}))
+                text = attempt.removed_from(text or "")
+                if text.strip():
+                    found += 1
                     yield Hint(target, remark.kind, remark.source, text)
                     break
             else:

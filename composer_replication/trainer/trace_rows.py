@@ -38,6 +38,7 @@ _DROPPED = {
     "no_next_turn": "no recovery turn",
     "no_window": BEYOND,
     "too_long": TOO_LONG,
+    "too_many": "above max_hinted_turns",
     "hint_not_rendered": "refused by the chat template",
     "header_not_found": "refused by the chat template",
 }
@@ -46,12 +47,14 @@ _DROPPED = {
 
 @dataclass(frozen=True)
 class TraceRow:
-    """A conversation as the student sees it. `response_mask` is 1 on the tokens that carry loss."""
+    """A conversation as the student sees it. `response_mask` is 1 on the tokens that carry loss, `session` the number
+    of its trace."""
 
     ids: Sequence[int]
     response_mask: Sequence[int]
     sites: list[HintSite]
     reward: float = 0.0
+    session: int = 0
 
     @property
     def teaches(self) -> bool:
@@ -69,8 +72,8 @@ class RowStats:
 
     `sites` are turns with a hint. `sites_dropped` counts errors without one by reason: "not the student's mistake", "no
     recovery turn", "too long" (the turn and its hint do not fit into a row with system prompt, tools and task), "beyond
-    max_windows" (its turn is in no row), "refused by the chat template". `hints_missing` are those that the hint
-    generator had nothing to say about. `hint_role_used` counts the hints by their role.
+    max_windows" (its turn is in no row), "above max_hinted_turns", "refused by the chat template". `hints_missing` are
+    those that the hint generator had nothing to say about. `hint_role_used` counts the hints by their role.
 
     `truncated_rows` conversations were too long and were shortened; `messages_left_out` messages of them, of about
     `truncated_tokens` tokens, are in no row. `turns_dropped` counts the turns to learn among these by reason: "too
@@ -142,10 +145,16 @@ def conversation_rows(
     learns = set(conversation.learned)
     learned = [number for number, place in enumerate(places) if place in learns]
     finder = SiteFinder(
-        tokenizer, config.hint_generator if config.enable_sdpo else None, config.sdpo_target, config.hint_role
+        tokenizer,
+        config.hint_generator if config.enable_sdpo else None,
+        config.sdpo_target,
+        config.hint_role,
+        max_turns=config.max_hinted_turns,
+        strip_attempt=config.strip_attempt,
     )
+    calls = [[] if turn is None else turn.tool_calls for turn in shown]
     sites: dict[int, HintSite] = {}
-    for hint in finder.hints(finder.by_turn(error_remarks(shown)), learned):
+    for hint in finder.hints(finder.by_turn(error_remarks(shown)), learned, calls):
         site = finder.place(hint, [rendered.turns[hint.turn]], messages[: places[hint.turn]], tools)
         if site is not None:
             sites[places[hint.turn]] = site
@@ -191,9 +200,9 @@ def rendered_traces(examples: Iterable[TraceExample], collator: ComposerDataColl
     """
     rows: list[TraceRow] = []
     refused: list[str] = []
-    for example in examples:
+    for number, example in enumerate(examples):
         try:
-            rows += [row.compact() for row in collator.rows(example) if row.teaches]
+            rows += [replace(row.compact(), session=number) for row in collator.rows(example) if row.teaches]
         except ValueError as error:
             refused.append(str(error))
     stats = collator.stats
@@ -252,8 +261,8 @@ class TraceBatches:
         process_index: int = 0,
         num_processes: int = 1,
     ) -> None:
-        self._rows = [row for row in rendered_traces(examples, collator) if row.sites]
-        if not self._rows:
+        self.rows = [row for row in rendered_traces(examples, collator) if row.sites]
+        if not self.rows:
             stats = collator.stats
             reasons = {**stats.sites_dropped, "without anything for the hint generator to say": stats.hints_missing}
             counted = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
@@ -261,16 +270,16 @@ class TraceBatches:
                 f"none of the {len(examples)} traces has a failing turn with a hint ({counted or 'no errors'}): "
                 "channel 2 has nothing to score in them"
             )
-        self._digest = rows_digest(self._rows)
+        self._digest = rows_digest(self.rows)
         self._collator = collator
         self._batch_size = batch_size
         self._positions = EpochPositions(
-            len(self._rows), seed=seed, process_index=process_index, num_processes=num_processes
+            len(self.rows), seed=seed, process_index=process_index, num_processes=num_processes
         )
 
     def next_batch(self, device: torch.device | str) -> dict[str, torch.Tensor]:
         """Return the next rows as a batch."""
-        batch = self._collator.collate([self._rows[place] for place in self._positions.next(self._batch_size)])
+        batch = self._collator.collate([self.rows[place] for place in self._positions.next(self._batch_size)])
         return {name: tensor.to(device) for name, tensor in batch.items()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from composer_replication.trainer.channel_engine import (
 from composer_replication.trainer.channel_log import MetricsFile
 from composer_replication.trainer.checkpoint import ChannelCheckpoints
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
+from composer_replication.trainer.gate_calibration import RowCalibration
 from composer_replication.trainer.pairs import given_pairs, replay_pairs
 from composer_replication.trainer.trace_rows import check_same_rows, rendered_traces, rows_digest
 
@@ -92,8 +93,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         check_policy(model, processing_class)
         config = collator or CollatorConfig(
             hint_generator=as_collator_hint(LayeredHints()),
-            hint_role=hints.hint_role,
-            sdpo_target=hints.target,
+            **hints.of_sites(),
             train_on_errors=lm.train_on_errors,
             max_windows=8,
         )
@@ -141,7 +141,13 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
             channels={"lm": lm.weight, "sdpo": hints.alpha, "replay": replay.beta},
             reduce=lambda sums: self.accelerator.reduce(sums, reduction="sum"),
             processes=self.accelerator.num_processes,
+            seed=args.seed,
         )
+        self._calibration = None
+        if "sdpo" in self.channels.calibrations:
+            self._calibration = RowCalibration(
+                self.channels.calibrations["sdpo"], rows, self.collator, size=args.per_device_train_batch_size
+            )
         self._tokens = {"lm": 1.0, "sdpo": 1.0}
         self._teacher_head: LogitHead | None = None
         self._step_metrics: dict[str, list[float]] = {}
@@ -155,6 +161,8 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         out do not count.
         """
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if self._calibration is not None:
+            self._calibration.measure(self._changes)
         batches = [self._judged(self._prepare_inputs(batch)) for batch in batches]
         self._tokens = self._counted(batches)
         return batches, items
@@ -189,8 +197,9 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
             assert self._teacher_head is not None
             judged = JudgedHints(inputs[_KEPT], HiddenStates(inputs[_TEACHER_STATES], self._teacher_head))
             weight = processes / max(self._tokens["sdpo"], 1.0)
-            hint = self.channels.hint_loss(student, inputs, judged, token_weight=weight, channel="sdpo")
-            parts["sdpo"] = None if hint is None else settings.sdpo.alpha * hint
+            step = self.state.global_step
+            hint = self.channels.hint_loss(student, inputs, judged, token_weight=weight, channel="sdpo", step=step)
+            parts["sdpo"] = None if hint is None else self.channels.alpha(step) * hint
         elif settings.sdpo.alpha > 0:
             log.explain("sdpo", {"no_error_site": 1})
         if self.channels.pairs is not None:
@@ -207,6 +216,11 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         """Channel 1's loss."""
         with torch.no_grad(), self.compute_loss_context_manager():
             return self.compute_loss(model, self._prepare_inputs(inputs)).detach(), None, None
+
+    def _changes(self, batch: dict[str, torch.Tensor]) -> list[float]:
+        batch = self._prepare_inputs(batch)
+        with self.accelerator.autocast():
+            return self.channels.changes(batch, site_numbers(batch))
 
     def _judged(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if self.channels.settings.sdpo.alpha == 0 or "ctx_teacher_input_ids" not in batch:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -36,6 +38,29 @@ def test_a_hint_against_rewarded_tokens_is_left_out_and_counted() -> None:
     assert judge_sites(permissive, STUDENT, TEACHER, SITES, rewarded).kept_S.all()
 
 
-def test_a_negative_gap_is_refused() -> None:
-    with pytest.raises(ValueError, match="min_gap"):
-        HintGate(min_gap=-0.1)
+def test_a_calibrated_gate_compares_the_absolute_mean_change_with_the_threshold() -> None:
+    # The second site's tokens change by 2 and 1, the third's by -2: 1.5 is not above 1.5, and 2 is.
+    result = judge_sites(HintGate(min_gap=0.01), STUDENT, TEACHER, SITES, None, 1.5)
+    assert result.kept_S.tolist() == [False, False, True]
+    assert (result.too_small, result.like_foreign, result.conflicting) == (1, 1, 0)
+    # Changes that cancel out are those of any text: large one by one, nothing on average.
+    noisy = judge_sites(HintGate(), torch.tensor([-1.0, -3.0]), torch.tensor([-3.0, -1.0]), SITES[:2], None, 0.1)
+    assert noisy.gap_S.tolist() == [2.0]
+    assert (noisy.kept_S.tolist(), noisy.like_foreign) == ([False], 1)
+    both = judge_sites(HintGate(min_gap=0.01), STUDENT, TEACHER, SITES, torch.tensor([True] * 3), 1.0)
+    assert (both.too_small, both.like_foreign, both.conflicting) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ({"min_gap": -0.1}, "min_gap must be a finite number >= 0, got -0.1"),
+        ({"calibrate": 0}, "calibrate must be a positive whole number, got 0"),
+        ({"calibrate": 2.5}, "calibrate must be a positive whole number, got 2.5"),
+        ({"percentile": 0.0}, r"percentile must be in \(0, 1\], got 0.0"),
+        ({"percentile": 95.0}, r"percentile must be in \(0, 1\], got 95.0"),
+    ],
+)
+def test_values_out_of_range_are_refused(setting: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ValueError, match=wanted):
+        HintGate(**setting)

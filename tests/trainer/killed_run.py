@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig
@@ -12,6 +13,7 @@ from sampling import multinomial
 from trainer.live_run import trainer
 from transformers import AutoModelForCausalLM
 
+from composer_replication.channels.hint_distillation import HintGate
 from composer_replication.trainer.checkpoint import last_complete_checkpoint
 
 # Two optimiser steps of two micro-batches from each generation, and an epoch per generation: every other checkpoint
@@ -32,7 +34,15 @@ def main(model_dir: str, output_dir: str, kind: str) -> None:
     torch.set_num_threads(1)
     torch.multinomial = multinomial
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    options = {"sdpo_wrapper": "taid", "hint_gate": None, "gradient_share_steps": 2, "kl_in_advantage": 0.01}
+    options: dict[str, Any] = {
+        "sdpo_wrapper": "taid",
+        # The first generation has too few foreign hints: a run is killed while it collects them.
+        "hint_gate": HintGate(min_gap=0.0, drop_conflicts=False, calibrate=50, percentile=0.01),
+        "alpha_schedule": "linear",
+        "importance_clip": 2.0,
+        "gradient_share_steps": 2,
+        "kl_in_advantage": 0.01,
+    }
     arguments = dict(ARGUMENTS)
     if kind == "two":
         arguments |= {"max_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2, "ddp_backend": "gloo"}

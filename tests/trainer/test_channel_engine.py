@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,6 +67,9 @@ def test_the_gap_is_positive_where_the_hint_makes_the_turn_less_likely(qwen_toke
     metrics = engine.end_step(1)
     assert metrics["channels/sdpo/signed_gap"] == pytest.approx(float((bare - hinted).mean()), rel=1e-4)
     assert metrics["channels/sdpo/gap"] == pytest.approx(float((bare - hinted).abs().mean()), rel=1e-4)
+    # A calibrated gate compares the absolute value of the mean, not the mean of absolute values.
+    assert metrics["channels/sdpo/gap"] > 1.1 * abs(metrics["channels/sdpo/signed_gap"])
+    assert engine.changes(batch, site_numbers(batch)) == pytest.approx([abs(float((bare - hinted).mean()))], rel=1e-4)
 
 
 def test_the_loss_is_that_of_the_channel_with_every_token_weighed(qwen_tokenizer: Any, qwen_model: Any) -> None:
@@ -81,6 +85,42 @@ def test_the_loss_is_that_of_the_channel_with_every_token_weighed(qwen_tokenizer
     torch.testing.assert_close(loss, mean * tokens * 0.01)
     none = judged._replace(kept_P=torch.zeros_like(judged.kept_P))
     assert engine.hint_loss(student, batch, none, token_weight=0.01, channel="sdpo") is None
+
+
+@pytest.mark.parametrize("clip", [None, 1.5, 100.0])
+def test_tokens_are_weighted_by_how_stale_they_are(qwen_tokenizer: Any, qwen_model: Any, clip: float | None) -> None:
+    batch = build_batch(qwen_tokenizer)
+    engine = _engine(qwen_model, sdpo_teacher="frozen", hint_gate=None, importance_clip=clip, sdpo_jsd_beta=1.0)
+    _drift(qwen_model)
+    qwen_model.eval()
+    judged = engine.judge(batch, site_numbers(batch), channel="sdpo")
+    judged = judged._replace(kept_P=torch.arange(len(judged.kept_P)) % 3 > 0)  # the gate has left some out
+    index = batch["sdpo_student_index"]
+    rows, columns = index.T
+    logits = qwen_model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits[rows, columns - 1]
+    now_P = (logits / 0.7).log_softmax(-1).gather(1, batch["input_ids"][rows, columns, None])[:, 0]
+    old_P = now_P.detach() + torch.linspace(-2.0, 2.0, len(now_P))
+    old_P[1] = torch.nan
+    student = run_causal_lm(qwen_model, batch["input_ids"], batch["attention_mask"])
+    loss = engine.hint_loss(student, batch, judged, token_weight=0.01, channel="sdpo", sampled_P=old_P, temperature=0.7)
+    ratios = [
+        1.0 if old != old else math.exp(now - old) for now, old in zip(now_P.tolist(), old_P.tolist(), strict=True)
+    ]
+    weights = torch.tensor([1.0 if clip is None else min(ratio, clip) for ratio in ratios])
+    if clip == 1.5:
+        assert 0 < int((weights == 1.5).sum()) < len(weights)
+    student_P, teacher_P = logits.log_softmax(-1), judged.teacher.head.logits(judged.teacher.hidden).log_softmax(-1)
+    divergences = (student_P.exp() * (student_P - teacher_P.detach())).sum(-1)
+    expected = (weights * divergences)[judged.kept_P].sum() * 0.01
+    assert loss is not None
+    torch.testing.assert_close(loss, expected)
+    parameter = qwen_model.get_input_embeddings().weight
+    for got, wanted in zip(*(torch.autograd.grad(one, [parameter]) for one in (loss, expected)), strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-4)
+    metrics = engine.end_step(1)
+    assert metrics.get("channels/sdpo/importance_weight") == (
+        None if clip is None else pytest.approx(float(weights[judged.kept_P].mean()), rel=1e-4)
+    )
 
 
 def test_taid_goes_on_after_a_resume_and_begins_anew_in_the_next_run(qwen_model: Any) -> None:

@@ -14,13 +14,14 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from trainer.live_run import arguments, metrics, pairs, trainer
+from trainer.test_trace_trainer import house_traces
 from trl import GRPOTrainer
 from trl.chat_template_utils import add_response_schema
 
 from composer_replication._tiny.tool_house import ToolHouse, house_tasks
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.channels.hint_distillation import HintGate, judge_sites
-from composer_replication.trainer import channel_engine
+from composer_replication.trainer import channel_engine, on_policy_hints
 from composer_replication.trainer.channel_log import InactiveChannelWarning
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 
@@ -213,6 +214,100 @@ def test_a_generation_that_is_used_in_two_steps_weighs_as_in_one(tmp_path: Path)
         losses.append([line["channels/sdpo/loss"] or 0.0 for line in metrics(folder)])
     assert len(losses[1]) == 2
     assert sum(losses[1]) / 2 == pytest.approx(losses[0][0], rel=1e-4)
+
+
+def test_stale_rollouts_are_weighted_and_alpha_follows_its_schedule(tmp_path: Path) -> None:
+    """Two steps on the same rollouts: in the first the policy is the one that sampled, in the second it is not."""
+    live = trainer(
+        tmp_path,
+        args={"num_iterations": 2, "learning_rate": 1e-2, "temperature": 0.9},
+        beta_replay=0.0,
+        gradient_share_steps=2,
+        hint_gate=None,
+        alpha_schedule="linear",
+        alpha_end=0.0,
+        importance_clip=2.0,
+        trace_dataset=house_traces(),
+    )
+    seen: list[tuple[torch.Tensor, ...]] = []
+    compute = channel_engine.importance_weights
+
+    def watched(now_P: torch.Tensor, old_P: torch.Tensor, clip: float) -> torch.Tensor:
+        seen.append((now_P, old_P, compute(now_P, old_P, clip)))
+        return seen[-1][-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channel_engine, "importance_weights", watched)
+        live.train()
+    logged = metrics(tmp_path)
+    assert len(logged) == len(seen) == 2
+    # TRL's own pass, at the temperature of the sampling, and ours give the same tokens the same probabilities.
+    torch.testing.assert_close(seen[0][0], seen[0][1], atol=1e-4, rtol=0)
+    assert not torch.allclose(seen[1][0], seen[1][1], atol=1e-2)
+    assert logged[0]["channels/sdpo/importance_weight"] == pytest.approx(1.0, abs=1e-4)
+    assert logged[1]["channels/sdpo/importance_weight"] == pytest.approx(float(seen[1][2].mean()), rel=1e-4)
+    assert "channels/traces/importance_weight" not in logged[1]
+    assert [line["channels/sdpo/alpha"] for line in logged] == pytest.approx([0.1, 0.05])
+    for line in logged:
+        hints = line["channels/sdpo/loss"] + line["channels/traces/loss"]
+        assert line["loss"] == pytest.approx(line["channels/grpo/loss"] + line["channels/sdpo/alpha"] * hints, rel=1e-4)
+        assert ("channels/sdpo/overlap" in line) == (line["step"] == 1)
+
+
+def test_the_gate_is_calibrated_on_the_first_generation(tmp_path: Path) -> None:
+    live = trainer(
+        tmp_path,
+        args={"max_steps": 1},
+        beta_replay=0.0,
+        hint_gate=HintGate(calibrate=2, percentile=0.5),
+        trace_dataset=house_traces(),
+    )
+    measured: list[tuple[str, list[str], list[float]]] = []
+    changes = live.channels.changes
+
+    def watched(batch: Any, site_of_pair_P: torch.Tensor) -> list[float]:
+        source = "sdpo" if "response_mask" not in batch else "traces"
+        texts = house_tokenizer().batch_decode(batch["ctx_teacher_input_ids"])
+        measured.append((source, texts, changes(batch, site_of_pair_P)))
+        return measured[-1][-1]
+
+    told: dict[str, set[str]] = {}
+    find = on_policy_hints.find_hint_sites
+
+    def found(rollouts: Any, **options: Any) -> Any:
+        sites, counts = find(rollouts, **options)
+        for rollout, own in zip(rollouts, sites, strict=True):
+            for site in own:
+                told.setdefault(site.hint, set()).add(rollout.prompt[-1]["content"])
+        return sites, counts
+
+    live.channels.changes = watched
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_policy_hints, "find_hint_sites", found)
+        live.train()
+    (line,) = metrics(tmp_path)
+    for channel in ("sdpo", "traces"):
+        of_channel = [change for source, _, of_part in measured for change in of_part if source == channel]
+        assert len(of_channel) == 2
+        assert line[f"channels/{channel}/gate_threshold"] == pytest.approx(sum(of_channel) / 2)
+        assert live.channels.numbers()["calibrations"][channel]["changes"] == of_channel
+    for text in (text for source, texts, _ in measured for text in texts if source == "sdpo"):
+        # The hint before the turn is one that rollouts of another request are given.
+        request = text.partition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+        hint = text.rpartition("<|im_start|>system\n")[2].partition("<|im_end|>")[0]
+        assert request not in told[hint]
+
+
+def test_a_calibration_needs_different_prompts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"hints of other prompts, but all rows of train_dataset have the same"):
+        trainer(
+            tmp_path,
+            train_dataset=Dataset.from_list(house_tasks(1) * 3),
+            environment_factory=None,
+            reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
+            hint_gate=HintGate(calibrate=80),
+            replay_dataset=None,
+        )
 
 
 def test_a_gate_that_nothing_passes_is_loud(tmp_path: Path) -> None:

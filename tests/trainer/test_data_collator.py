@@ -148,6 +148,24 @@ def test_every_error_gets_a_context_of_its_own(qwen_tokenizer: Any) -> None:
     assert paired(qwen_tokenizer, batch).count("<tool_call>") == 3
 
 
+def test_only_the_first_errors_may_get_a_hint_and_without_the_failing_call(qwen_tokenizer: Any) -> None:
+    quoting = {**WRONG, "error_meta": {"error_message": "Unknown tool in {'path': 'a.py'}.", "tool_name": "open_file"}}
+    config = CollatorConfig(
+        hint_generator=lambda kind, meta: f"Hint: {(meta or {})['error_message']}",
+        max_hinted_turns=2,
+        strip_attempt=True,
+    )
+    collator = ComposerDataCollator(qwen_tokenizer, config)
+    batch = collator([example(GO, *([quoting, FAILS] * 3), DONE), example(GO, quoting, FAILS, DONE)])
+    hinted = qwen_tokenizer.batch_decode(batch["ctx_teacher_input_ids"])
+    assert len(hinted) == 3
+    assert all("Hint: Unknown tool in …." in text for text in hinted)
+    assert collator.stats.sites == 3
+    assert collator.stats.sites_dropped == {"above max_hinted_turns": 1}
+    with pytest.raises(ValueError, match="max_hinted_turns must be a positive whole number, got 0"):
+        CollatorConfig(max_hinted_turns=0)
+
+
 def test_the_recovery_turn_can_be_the_target(qwen_tokenizer: Any) -> None:
     collator = ComposerDataCollator(qwen_tokenizer, hinting(sdpo_target="recovery_turn"))
     batch = collator([example(*TURNS)])

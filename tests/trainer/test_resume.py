@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -77,6 +78,10 @@ def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, model_dir: Path, k
     assert [line["step"] for line in got] == [2, 4, 6]
     assert got == expected
     assert all(line["channels/sdpo/active_tokens"] > 0 for line in got)
+    # The second generation completes the gate's calibration, from which the threshold then stays the same.
+    thresholds = [line.get("channels/sdpo/gate_threshold") for line in got]
+    assert thresholds[0] is None
+    assert thresholds[1] == thresholds[2] > 0
     final = _weights(whole)
     assert all(torch.equal(tensor, final[name]) for name, tensor in _weights(broken).items())
 
@@ -103,10 +108,13 @@ def test_two_processes_stay_one_policy(tmp_path: Path, model_dir: Path) -> None:
     assert [line["step"] for line in logged] == [1, 2]
     for line in logged:
         assert all(line[f"channels/{channel}/active_tokens"] > 0 for channel in ("grpo", "sdpo", "replay"))
-        total = line["channels/grpo/loss"] + 0.1 * line["channels/sdpo/loss"] + 0.05 * line["channels/replay/loss"]
+        hints = line["channels/sdpo/alpha"] * line["channels/sdpo/loss"]
+        total = line["channels/grpo/loss"] + hints + 0.05 * line["channels/replay/loss"]
         assert line["loss"] == pytest.approx(total, rel=1e-3)
-    # Each of the two saves what it alone knows.
-    assert len(list((tmp_path / "checkpoint-2").glob("channels-*.json"))) == 2
+    # Each of the two saves what it alone knows, and what both have measured.
+    saved = [json.loads(file.read_text()) for file in (tmp_path / "checkpoint-2").glob("channels-*.json")]
+    first_gate, second_gate = (one["channels"]["calibrations"]["sdpo"] for one in saved)
+    assert first_gate["changes"] == second_gate["changes"] != []
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

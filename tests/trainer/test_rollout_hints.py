@@ -27,9 +27,9 @@ from trainer.scripted_rollouts import (
 )
 
 from composer_replication._tiny import tiny_tokenizer
-from composer_replication.hint_generator import LayeredHints, as_collator_hint
+from composer_replication.hint_generator import LayeredHints, RawErrorHints, as_collator_hint
 from composer_replication.trainer.rollout_hints import best_siblings, find_hint_sites, solution_text
-from composer_replication.trainer.rollouts import Rollout
+from composer_replication.trainer.rollouts import Rollout, sampled_turns
 from composer_replication.trainer.sites import HintSite
 
 ERRING = [OPENED, NOT_FOUND, READ, CONTENT, ANSWER]
@@ -260,6 +260,61 @@ def test_both_put_the_sibling_before_the_error(tokenizer: Any) -> None:
     assert advice.startswith("There is no tool named `open_file`")
     assert (site.source, len(site.spans)) == ("tool", 1)
     assert hinted_text(tokenizer, failed, site) == templated(tokenizer, failed, 0, site.hint)
+
+
+def test_at_most_so_many_turns_are_hinted_the_first_ones(tokenizer: Any) -> None:
+    asked: list[str] = []
+
+    def hints(kind: str, meta: Mapping[str, Any] | None) -> str:
+        asked.append(kind)
+        return f"hint {len(asked)}"
+
+    rejected = raised("read_file", "The user rejected the call")
+    rollout = play(tokenizer, [*([OPENED, NOT_FOUND] * 4), READ, rejected, ANSWER])
+    (sites,), counts = find(tokenizer, [rollout], hints, max_hinted_turns=2)
+    assert [site.hint for site in sites] == ["hint 1", "hint 2"]
+    assert [text for site in sites for text in scored(tokenizer, rollout, site)] == [
+        tokenizer.decode(rollout.ids[span.start : span.stop]) for span in (sampled_turns(rollout, tokenizer) or [])[:2]
+    ]
+    assert (counts["sites"], counts["too_many"], counts["not_the_students_mistake"]) == (2, 2, 1)
+    assert len(asked) == 2  # nobody is asked about a turn that gets no hint
+    assert len(find(tokenizer, [rollout], hints)[0][0]) == 4
+
+
+def test_the_failing_call_is_taken_out_of_its_hint_and_the_siblings_stays(qwen_tokenizer: Any) -> None:
+    failing = calls("run_python", code="print(open('a.py').read() )")
+    error = raised("run_python", "SyntaxError in {'code': \"print(open('a.py').read() )\"}: use `read_file(path)`.")
+    rollouts = [play(qwen_tokenizer, [failing, error, ANSWER]), play(qwen_tokenizer, [failing, CONTENT, ANSWER])]
+    raw = as_collator_hint(LayeredHints([RawErrorHints()]))
+    options: dict[str, Any] = {
+        "hint_source": "both",
+        "rewards": [0.0, 1.0],
+        "groups": [0, 0],
+        "succeeded": [False, True],
+    }
+    solution, code = solution_text(rollouts[1], qwen_tokenizer), "print(open('a.py').read() )"
+    assert code in solution
+    said: Any = [{0: f"You wrote {code} where a tool is needed."}, None]
+    for feedback, quoted, begin, end in (
+        (None, f"{{'code': \"{code}\"}}", "Avoid this error: SyntaxError in ", ": use `read_file(path)`."),
+        (said, code, "You wrote ", " where a tool is needed."),
+    ):
+        for strips in (False, True):
+            (sites, _), _ = find(qwen_tokenizer, rollouts, raw, strip_attempt=strips, feedback=feedback, **options)
+            told = f"{begin}{'…' if strips else quoted}{end}"
+            assert [site.hint for site in sites] == [f"{solution}\n\n{told}"]
+
+
+@pytest.mark.parametrize(("terms", "told"), [(80, "… is too long"), (200, "…")])
+def test_a_call_is_found_where_the_message_or_the_hint_cuts_it(qwen_tokenizer: Any, terms: int, told: str) -> None:
+    code = "print( " + "1 + " * terms + "1)"
+    failing = calls("run_python", code=code)
+    rollout = play(qwen_tokenizer, [failing, raised("run_python", f"Refused: {code} is too long"), ANSWER])
+    raw = as_collator_hint(LayeredHints([RawErrorHints()]))
+    assert only(qwen_tokenizer, rollout, hint_generator=raw).hint.endswith(" 1 + 1 +…")
+    assert only(qwen_tokenizer, rollout, hint_generator=raw, strip_attempt=True).hint == (
+        f"Avoid this error: Refused: {told}"
+    )
 
 
 def test_both_fall_back_to_the_sibling_alone(qwen_tokenizer: Any) -> None:

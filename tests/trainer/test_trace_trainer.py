@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 
 from composer_replication._tiny.tool_house import CUSTOMS, ToolHouse, house_tasks, house_tools, tool_call, tool_result
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
-from composer_replication.channels.hint_distillation import HintDistillation
+from composer_replication.channels.hint_distillation import HintDistillation, HintGate
 from composer_replication.channels.settings import ChannelSettings
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.traces import TraceExample
@@ -97,6 +97,8 @@ def test_three_channels_learn_from_logs(tmp_path: Path) -> None:
         for channel in ("lm", "sdpo", "replay"):
             assert line[f"channels/{channel}/active_tokens"] > 0
             assert 0 < line[f"channels/{channel}/gradient_share"] < 1
+        assert 0 < line["channels/sdpo/overlap"] <= 1
+        assert "channels/sdpo/importance_weight" not in line
         total = line["channels/lm/loss"] + line["channels/sdpo/loss"] + 0.5 * line["channels/replay/loss"]
         assert line["loss"] == pytest.approx(total, rel=1e-4)
     assert logged[0]["channels/replay/loss"] == pytest.approx(math.log(2), abs=1e-5)
@@ -141,7 +143,13 @@ def test_evaluation_has_a_loss_and_leaves_training_alone(tmp_path: Path) -> None
 
 
 def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
-    settings = ChannelSettings(sdpo_wrapper="taid")
+    settings = ChannelSettings(
+        sdpo_wrapper="taid",
+        alpha_schedule="linear",
+        alpha_end=0.5,
+        alpha_steps=3,
+        hint_gate=HintGate(calibrate=4, percentile=0.1),
+    )
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4}
     trace_trainer(whole, args=saving, settings=settings).train()
@@ -156,16 +164,26 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
 
     run.end_step = stop  # type: ignore[method-assign]
     run.train()
-    trace_trainer(broken, args=saving, settings=settings).train(resume_from_checkpoint=True)
-    assert metrics(broken) == metrics(whole)
+    resumed = trace_trainer(broken, args=saving, settings=settings)
+    resumed.channels.changes = None  # type: ignore[assignment,method-assign]  # nothing is measured again
+    resumed.train(resume_from_checkpoint=True)
+    logged = metrics(whole)
+    assert metrics(broken) == logged
+    assert [line["channels/sdpo/alpha"] for line in logged] == pytest.approx([0.1, 0.7 / 3, 1.1 / 3, 0.5])
+    assert len({line["channels/sdpo/gate_threshold"] for line in logged}) == 1
+    for line in logged:
+        parts = {name: line[f"channels/{name}/loss"] for name in ("lm", "sdpo", "replay")}
+        total = parts["lm"] + line["channels/sdpo/alpha"] * parts["sdpo"] + 0.05 * parts["replay"]
+        assert line["loss"] == pytest.approx(total, rel=1e-4)
 
 
 def test_channel_settings_are_keywords_too(tmp_path: Path) -> None:
     run = trace_trainer(tmp_path, settings=ChannelSettings(beta_replay=0.3), alpha_sdpo=0.7)
     assert (run.channels.settings.sdpo.alpha, run.channels.settings.replay.beta) == (0.7, 0.3)
-    hints = HintDistillation(target="recovery_turn", hint_role="user")
+    hints = HintDistillation(target="recovery_turn", hint_role="user", max_hinted_turns=3, strip_attempt=True)
     config = trace_trainer(tmp_path, settings=ChannelSettings(sdpo=hints), collator=None).collator.config
     assert (config.sdpo_target, config.hint_role) == ("recovery_turn", "user")
+    assert (config.max_hinted_turns, config.strip_attempt) == (3, True)
     with pytest.raises(TypeError, match="TraceTrainer has no argument 'alpha_sdp': did you mean 'alpha_sdpo'"):
         trace_trainer(tmp_path, alpha_sdp=0.7)
 
@@ -186,6 +204,8 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     messages = " ".join(str(one.message) for one in caught)
     assert "traces without a failing turn" in messages
     assert "replay_dataset" in messages
+    with pytest.raises(ValueError, match="calibrate needs different hints of at least two traces, got 0 of 0"):
+        trace_trainer(tmp_path, train_dataset=clean, hint_gate=HintGate(calibrate=80))
     with pytest.raises(ValueError, match="lm_weight is 0: there is nothing to learn"):
         trace_trainer(tmp_path, train_dataset=clean, lm_weight=0.0)
     assert torch.isfinite(torch.tensor(metrics(tmp_path)[0]["loss"]))
