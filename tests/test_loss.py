@@ -426,7 +426,7 @@ def test_labels_are_no_response_mask(qwen_tokenizer: Any, qwen_model: Any) -> No
         ({"sdpo_wrapper": "taid"}, r"sdpo_wrapper='taid' needs taid_t in \[0, 1\], got None"),
         ({"sdpo_wrapper": "taid", "taid_t": 1.5}, r"taid_t must be in \[0, 1\], got 1.5"),
         ({"taid_t": -1.0}, r"taid_t must be in \[0, 1\], got -1.0"),
-        ({"dpo_variant": "kto"}, "dpo_variant must be one of 'dpo', 'simpo', got 'kto'"),
+        ({"dpo_variant": "kto"}, "dpo_variant must be one of 'dpo', 'simpo', 'dpo_norm', 'nll', got 'kto'"),
         ({"replay_dpo_beta": 0.0}, "replay_dpo_beta must be a positive finite number, got 0.0"),
         ({"simpo_beta": -1.0}, "simpo_beta must be a positive finite number, got -1.0"),
         ({"simpo_gamma": -1.0}, "simpo_gamma must be a finite number >= 0, got -1.0"),

@@ -92,7 +92,7 @@ def _resolved(given: Any) -> Any:
         defaults = {one.name: one.default for one in described(settings)}
         for one in described(settings) if isinstance(section, dict) else ():
             belongs = one.only_with
-            if belongs is not None and section.get(belongs.choice, defaults[belongs.choice]) != belongs.value:
+            if belongs is not None and section.get(belongs.choice, defaults[belongs.choice]) not in belongs.values:
                 section.setdefault(one.name, None)
     if isinstance(config["channels"], dict) and environment is None and config["channels"].get("lm") is None:
         config["channels"]["lm"] = {}
@@ -140,12 +140,12 @@ def _unused_settings(config: Config) -> Iterator[str]:
         for one in described(settings):
             if one.only_with is None or getattr(section, one.name) is None:
                 continue
-            choice, value = one.only_with.choice, one.only_with.value
-            if (chosen := getattr(section, choice)) != value:
+            choice, values = one.only_with.choice, one.only_with.values
+            if (chosen := getattr(section, choice)) not in values:
                 key = ".".join(path)
                 yield (
                     f"{key}.{one.name}: it has no effect with {choice} {chosen!r}; "
-                    f"remove it, or set {key}.{choice}: {value}"
+                    f"remove it, or set {key}.{choice}: {' or '.join(values)}"
                 )
     sdpo = config.channels.sdpo
     if sdpo.wrapper == "taid" and sdpo.taid.t_start > sdpo.taid.t_end:

@@ -50,7 +50,10 @@ _WHY = {
     "conflicting": "hints gated because they lower the probability of rewarded tokens",
     "same_reward": "batches in which every rollout of a group got the same reward",
     "no_pairs": "no preference pairs were given (replay_dataset)",
+    "all_rest": "steps at which the policy preferred every pair by refresh_margin",
 }
+# Sums that are reported as means over what was measured.
+_MEANS = ("gap", "signed_gap", "chosen_reward", "margin")
 # Counted with the reasons, but not a reason for inactivity.
 _NO_REASON = ("sites", "hint_role_user")
 
@@ -59,12 +62,16 @@ class InactiveChannelWarning(RuntimeWarning):
     """A channel with a weight above 0 has been inactive for a while."""
 
 
+class NegativeChosenReward(RuntimeWarning):
+    """The chosen responses of channel 3 have been less likely than under the reference for a while."""
+
+
 class ChannelLog:
-    """The sums of one optimiser step, and how long each channel has been inactive.
+    """The sums of one optimiser step, and how long each channel has been inactive or has lowered the chosen responses.
 
     Args:
         weights: the channels with their weights; those of weight 0 are neither watched nor reported.
-        patience: inactive optimiser steps before a warning; 0 never warns.
+        patience: inactive or harmful optimiser steps before a warning; 0 never warns.
         reduce: sums a vector over all processes.
     """
 
@@ -74,6 +81,7 @@ class ChannelLog:
         self._reduce = reduce
         self._sums: dict[tuple[str, str], torch.Tensor | float] = {}
         self._silent: Counter[str] = Counter()
+        self._steps_below_reference = 0
         self._reasons: dict[str, Counter[str]] = {channel: Counter() for channel in SUMS}
 
     def add(self, channel: str, name: str, value: torch.Tensor | float) -> None:
@@ -90,7 +98,8 @@ class ChannelLog:
     def close(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
         """End an optimiser step: return its sums over all processes, and warn when a channel has been inactive.
 
-        `gap` and `signed_gap` are means over the sites that were measured. A loss or gap of nothing is NaN.
+        Gaps, rewards and margins are means over the sites or pairs that were measured. A loss or mean of nothing is
+        NaN.
         """
         keys = [(channel, name) for channel in self._weights for name in SUMS[channel]]
         values = torch.tensor([float(self._sums.get(key, 0.0)) for key in keys], dtype=torch.float32)
@@ -106,22 +115,25 @@ class ChannelLog:
                 of_channel["loss"] = math.nan
             if "measured" in of_channel:
                 measured = of_channel.pop("measured")
-                for name in ("gap", "signed_gap"):
+                for name in of_channel.keys() & {*_MEANS}:
                     of_channel[name] = of_channel[name] / measured if measured else math.nan
             metrics.update({f"channels/{channel}/{name}": value for name, value in of_channel.items()})
             self._watch(channel, int(of_channel["active_tokens"]), step)
+            self._watch_chosen(of_channel.get("chosen_reward", math.nan), step)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """How long channels have been inactive and why, as JSON takes it."""
         return {
             "silent": dict(self._silent),
+            "steps_below_reference": self._steps_below_reference,
             "reasons": {channel: dict(reasons) for channel, reasons in self._reasons.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self._silent = Counter(state["silent"])
+        self._steps_below_reference = state["steps_below_reference"]
         self._reasons = {channel: Counter(state["reasons"].get(channel, {})) for channel in SUMS}
 
     def _watch(self, channel: str, active_tokens: int, step: int) -> None:
@@ -140,6 +152,20 @@ class ChannelLog:
                 f"channel {channel!r} has weight {self._weights[channel]:g} but was inactive for "
                 f"{self._silent[channel]} steps (until step {step}): {reasons or 'it was given nothing'}",
                 InactiveChannelWarning,
+                stacklevel=2,
+            )
+
+    def _watch_chosen(self, reward: float, step: int) -> None:
+        """Count the steps in a row in which the chosen lost likelihood; steps without a measurement do not count."""
+        if math.isnan(reward):
+            return
+        self._steps_below_reference = self._steps_below_reference + 1 if reward < 0 else 0
+        if self._patience and self._steps_below_reference and self._steps_below_reference % self._patience == 0:
+            warnings.warn(
+                f"channel 'replay' has made the chosen responses less likely than the reference does for "
+                f"{self._steps_below_reference} steps (until step {step}, where chosen_reward is {reward:.3g} nats): "
+                "it displaces likelihood; set or raise replay_nll_weight (channels.replay.nll_weight)",
+                NegativeChosenReward,
                 stacklevel=2,
             )
 

@@ -126,7 +126,7 @@ def test_a_setting_that_is_chosen_is_never_null() -> None:
         ({"replay_batch_size": 1.5}, "replay_batch_size must be a positive whole number, got 1.5"),
         ({"inactive_patience": -1}, "inactive_patience must be a whole number >= 0, got -1"),
         ({"alpha_sdpo": None}, "alpha_sdpo must be given, got None"),
-        ({"dpo_variant": None}, "dpo_variant must be one of 'dpo', 'simpo', got None"),
+        ({"dpo_variant": None}, "dpo_variant must be one of 'dpo', 'simpo', 'dpo_norm', 'nll', got None"),
         ({"taid_alpha": 0.0}, r"taid_alpha must be in \(0, 1\], got 0.0"),
         ({"taid_beta": 1.0}, r"taid_beta must be in \[0, 1\), got 1.0"),
         ({"hint_source": "errors"}, "hint_source must be one of 'error', 'sibling', 'both', got 'errors'"),
