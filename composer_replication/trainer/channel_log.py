@@ -162,9 +162,9 @@ class ChannelLog:
         self._steps_below_reference = self._steps_below_reference + 1 if reward < 0 else 0
         if self._patience and self._steps_below_reference and self._steps_below_reference % self._patience == 0:
             warnings.warn(
-                f"channel 'replay' has made the chosen responses less likely than the reference does for "
-                f"{self._steps_below_reference} steps (until step {step}, where chosen_reward is {reward:.3g} nats): "
-                "it displaces likelihood; set or raise replay_nll_weight (channels.replay.nll_weight)",
+                f"channel 'replay' displaces likelihood: its chosen responses were less likely than under the reference"
+                f" for {self._steps_below_reference} steps (until step {step}, where chosen_reward is {reward:.3g} "
+                "nats); set or raise replay_nll_weight (channels.replay.nll_weight)",
                 NegativeChosenReward,
                 stacklevel=2,
             )

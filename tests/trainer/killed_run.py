@@ -27,12 +27,16 @@ ARGUMENTS = {
     "save_total_limit": 2,
 }
 
+# Half of the pairs are learned faster: for some steps, the policy prefers them by this much, and the others not.
+REFRESH_MARGINS = {"full": 1.4, "two": 0.6}
+
 
 def main(model_dir: str, output_dir: str, kind: str) -> None:
     torch.set_num_threads(1)
     torch.multinomial = multinomial
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     options = {"sdpo_wrapper": "taid", "hint_gate": None, "gradient_share_steps": 2, "kl_in_advantage": 0.01}
+    options |= {"refresh_pairs_every": 1, "refresh_margin": REFRESH_MARGINS.get(kind, 1.0)}
     arguments = dict(ARGUMENTS)
     if kind == "two":
         arguments |= {"max_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2, "ddp_backend": "gloo"}

@@ -104,7 +104,7 @@ def test_a_chosen_reward_below_zero_is_warned_of() -> None:
         log.close(5)  # without pairs: neither better nor worse
     resumed = ChannelLog({"replay": 0.5}, patience=3)
     resumed.load_state_dict(json.loads(json.dumps(log.state_dict())))
-    wanted = r"less likely .* for 3 steps \(until step 6, where chosen_reward is -4 nats\): .*replay_nll_weight"
+    wanted = r"less likely .* for 3 steps \(until step 6, where chosen_reward is -4 nats\); .*replay_nll_weight"
     with pytest.warns(NegativeChosenReward, match=wanted):
         _log_rewards(resumed, 6, -4.0)
     with warnings.catch_warnings():

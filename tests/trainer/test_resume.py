@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -77,6 +78,8 @@ def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, model_dir: Path, k
     assert [line["step"] for line in got] == [2, 4, 6]
     assert got == expected
     assert all(line["channels/sdpo/active_tokens"] > 0 for line in got)
+    if kind == "full":
+        assert any(0 < line["channels/replay/resting"] < 6 for line in got)
     final = _weights(whole)
     assert all(torch.equal(tensor, final[name]) for name, tensor in _weights(broken).items())
 
@@ -105,6 +108,14 @@ def test_two_processes_stay_one_policy(tmp_path: Path, model_dir: Path) -> None:
         assert all(line[f"channels/{channel}/active_tokens"] > 0 for channel in ("grpo", "sdpo", "replay"))
         total = line["channels/grpo/loss"] + 0.1 * line["channels/sdpo/loss"] + 0.05 * line["channels/replay/loss"]
         assert line["loss"] == pytest.approx(total, rel=1e-3)
+    # Both have scored their share of the pairs, and rest the same ones.
+    first_state, second_state = (
+        json.loads((tmp_path / "checkpoint-2" / f"channels-{process}.json").read_text())["channels"]["pairs"]
+        for process in range(2)
+    )
+    assert first_state == second_state
+    assert len(first_state["resting"]) > 0
+    assert 0 < logged[-1]["channels/replay/resting"] < 6
     # Each of the two saves what it alone knows.
     assert len(list((tmp_path / "checkpoint-2").glob("channels-*.json"))) == 2
 
