@@ -43,6 +43,7 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "dpo + anchor .5": {"beta_replay": 0.5, "replay_nll_weight": 1.0},
     "anchor alone .5": {"beta_replay": 0.5, "dpo_variant": "nll"},
     "sdpo .5": {"alpha_sdpo": 0.5},
+    "sdpo + dpo + anchor .5": {"alpha_sdpo": 0.5, "beta_replay": 0.5, "replay_nll_weight": 1.0},
 }
 STEPS, BLOCK, SEEDS = 40, 8, 2
 QUICK_STEPS, QUICK_BLOCK = 2, 1

@@ -24,8 +24,8 @@ PRESETS: Mapping[PresetName, Mapping[str, Earned]] = {
     "recommended": {
         "channels.sdpo.alpha": Earned(
             0.5,
-            "GRPO's final reward in fewer steps (`sdpo .5` of `benchmarks/channel3_quick.py`). Measured on rollouts, "
-            "not on logs alone.",
+            "More reward than GRPO alone, and its final reward sooner (`sdpo .5` of `benchmarks/channel3_quick.py`). "
+            "Measured on rollouts, not on logs alone.",
         ),
         "channels.replay.beta": Earned(
             0.5,

@@ -23,7 +23,7 @@ def rows(count: int) -> list[PreferenceRow]:
 
 
 def references(count: int) -> torch.Tensor:
-    return torch.stack([-torch.arange(count) - 0.25, -torch.arange(count) - 100.5], dim=1)
+    return torch.stack([-torch.arange(count) - 0.25, -2 * torch.arange(count) - 100.5], dim=1)
 
 
 def supply(count: int = 7, **settings: int) -> ReplayPairs:
@@ -48,7 +48,7 @@ def test_a_batch_holds_the_rows_and_their_own_references() -> None:
             assert seen == [1] * (len(ids) - gap) + [0] * gap
             assert asked == [0] * len(row.prompt_ids) + [1] * len(response) + [0] * gap
         assert float(batch["dpo_chosen_ref_logprobs"][place]) == -number - 0.25
-        assert float(batch["dpo_rejected_ref_logprobs"][place]) == -number - 100.5
+        assert float(batch["dpo_rejected_ref_logprobs"][place]) == -2 * number - 100.5
     # No wider than its longest row.
     assert all(bool(batch[f"dpo_{side}_attention_mask"][:, -1].any()) for side in ("chosen", "rejected"))
 
@@ -168,7 +168,7 @@ def test_a_margin_is_in_the_units_of_the_variant() -> None:
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_every_process_rests_the_same_pairs_and_scores_as_many(processes: int) -> None:
-    preferred = {2: 5.0, 5: 6.0, 6: 9.0, 0: 2.0}
+    preferred = {2: 5.0, 5: 6.0, 6: 9.0, 0: 3.0}  # the share of one process wraps around to 0
     shares: list[torch.Tensor] = []
     for index in range(processes):
         one = scored(preferred, process_index=index, num_processes=processes)
