@@ -23,7 +23,7 @@ def rows(count: int) -> list[PreferenceRow]:
 
 
 def references(count: int) -> torch.Tensor:
-    return torch.stack([-torch.arange(count) - 0.25, -2 * torch.arange(count) - 100.5], dim=1)
+    return torch.stack([-torch.arange(count) - 0.25, -9 * torch.arange(count) - 100.5], dim=1)
 
 
 def supply(count: int = 7, **settings: int) -> ReplayPairs:
@@ -48,7 +48,7 @@ def test_a_batch_holds_the_rows_and_their_own_references() -> None:
             assert seen == [1] * (len(ids) - gap) + [0] * gap
             assert asked == [0] * len(row.prompt_ids) + [1] * len(response) + [0] * gap
         assert float(batch["dpo_chosen_ref_logprobs"][place]) == -number - 0.25
-        assert float(batch["dpo_rejected_ref_logprobs"][place]) == -2 * number - 100.5
+        assert float(batch["dpo_rejected_ref_logprobs"][place]) == -9 * number - 100.5
     # No wider than its longest row.
     assert all(bool(batch[f"dpo_{side}_attention_mask"][:, -1].any()) for side in ("chosen", "rejected"))
 
