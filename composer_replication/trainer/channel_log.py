@@ -133,7 +133,7 @@ class ChannelLog:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self._silent = Counter(state["silent"])
-        self._steps_below_reference = state["steps_below_reference"]
+        self._steps_below_reference = state.get("steps_below_reference", 0)
         self._reasons = {channel: Counter(state["reasons"].get(channel, {})) for channel in SUMS}
 
     def _watch(self, channel: str, active_tokens: int, step: int) -> None:
