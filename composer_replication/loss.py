@@ -52,6 +52,7 @@ def compose_loss(
     replay_dpo_beta: float = Preference.dpo_beta,
     lm_ce_label_smoothing: float = 0.0,
     dpo_variant: DPOVariant = Preference.variant,
+    replay_nll_weight: float = Preference.nll_weight,
     sdpo_wrapper: SDPOWrapper = HintDistillation.wrapper,
     taid_t: float | None = None,
     simpo_beta: float = Preference.simpo_beta,
@@ -69,9 +70,9 @@ def compose_loss(
         inputs: the batch. Always `input_ids` and `response_mask` (B, T). For SDPO `ctx_teacher_input_ids` (B', T') with
             either `sdpo_student_index` and `sdpo_teacher_index` (P, 2) — pairs of (row, column) naming the same
             token in both — or `sdpo_loss_mask` of `input_ids`' shape. For replay `dpo_chosen_input_ids`,
-            `dpo_chosen_response_mask` and the `dpo_rejected_` ones, and for `dpo_variant="dpo"` also
-            `dpo_chosen_ref_logprobs`, `dpo_rejected_ref_logprobs` (B'',). Any `..._input_ids` may bring an
-            attention mask (`attention_mask`, `ctx_teacher_attention_mask`, `dpo_chosen_attention_mask`,
+            `dpo_chosen_response_mask` and the `dpo_rejected_` ones, and for `dpo_variant` "dpo"
+            or "dpo_norm" also `dpo_chosen_ref_logprobs`, `dpo_rejected_ref_logprobs` (B'',). Any `..._input_ids` may
+            bring an attention mask (`attention_mask`, `ctx_teacher_attention_mask`, `dpo_chosen_attention_mask`,
             `dpo_rejected_attention_mask`); without one, padding is taken to be on the right.
         lm_ce_label_smoothing: as in `torch.nn.functional.cross_entropy`.
         taid_t: TAID's coefficient in [0, 1]; required with `sdpo_wrapper="taid"`.
@@ -102,6 +103,7 @@ def compose_loss(
         dpo_beta=replay_dpo_beta,
         simpo_beta=simpo_beta,
         simpo_gamma=simpo_gamma,
+        nll_weight=replay_nll_weight,
     )
     check_range("lm_ce_label_smoothing", lm_ce_label_smoothing, 0.0, 1.0)
     if taid_t is not None:
@@ -115,7 +117,7 @@ def compose_loss(
     if alpha_sdpo > 0 and _has_any(inputs, "ctx_teacher_", "sdpo_"):
         sdpo = sdpo_channel(student, model if teacher_model is None else teacher_model, inputs, divergence)
     if beta_replay > 0 and _has_any(inputs, "dpo_"):
-        replay = preference.loss(model, inputs)
+        replay = ChannelLoss(*preference.loss(model, inputs)[:2])
     return LossComponents(
         lm_ce=lm.loss,
         sdpo_jsd=sdpo.loss,

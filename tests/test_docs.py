@@ -22,6 +22,7 @@ from composer_replication.channels.preference import Preference
 from composer_replication.channels.settings import Watch
 from composer_replication.cli.app import app
 from composer_replication.run.loading import config_schema
+from composer_replication.run.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "composer_replication"
@@ -117,7 +118,7 @@ def test_stages_import_the_stages_before_them() -> None:
 
 
 def settings_page() -> str:
-    """The settings of the channels, from their fields."""
+    """The settings of the channels, from their fields, and the presets."""
     sections: dict[str, type[Settings]] = {
         "channels.lm": CrossEntropy,
         "channels.grpo": Grpo,
@@ -129,13 +130,21 @@ def settings_page() -> str:
     lines = [
         "# Settings of the channels",
         "",
-        "Made by `python tests/test_docs.py` from the fields in `channels/`. `key` is for a configuration, `keyword`",
-        "for the trainers and `ChannelSettings`. `composer-replication train --schema` has these and all other keys",
-        "of a configuration, with their ranges. What to set, and why, is in [training.md](training.md).",
+        "Made by `python tests/test_docs.py` from the fields in `channels/`, and at the end from the table in",
+        "`run/presets.py`. `key` is for a configuration, `keyword` for the trainers and `ChannelSettings`.",
+        "`composer-replication train --schema` has these and all other keys of a configuration, with their ranges.",
+        "What to set, and why, is in [training.md](training.md).",
     ]
     for place, section in sections.items():
         lines += ["", f"## {place}", "", str(section.__doc__), ""]
         lines += ["| key | keyword | default | meaning |", "|---|---|---|---|", *_rows(section, "")]
+    for name, values in PRESETS.items():
+        lines += ["", f"## preset: {name}", "", "Fills in what a configuration does not say.", ""]
+        lines += ["| setting | default | why |", "|---|---|---|"]
+        for key, earned in values.items():
+            place, _, setting = key.rpartition(".")
+            (default,) = (one.default for one in described(sections[place]) if one.name == setting)
+            lines.append(f"| `{key}: {json.dumps(earned.value)}` | `{json.dumps(default)}` | {earned.why} |")
     return "\n".join(lines) + "\n"
 
 

@@ -57,13 +57,21 @@ def straightforward(
         (token_logprobs(model, batch[f"dpo_{side}_input_ids"]), batch[f"dpo_{side}_response_mask"])
         for side in ("chosen", "rejected")
     )
-    if settings.get("dpo_variant") == "simpo":
-        averages = avg_sequence_logprob(*chosen), avg_sequence_logprob(*rejected)
-        beta, gamma = settings.get("simpo_beta", 2.0), settings.get("simpo_gamma", 1.0)
-        return [lm, sdpo, simpo_loss(*averages, beta=beta, gamma=gamma)]
-    sums = sum_sequence_logprob(*chosen), sum_sequence_logprob(*rejected)
+    nll = -chosen[0][chosen[1].bool()].mean()
+    anchor = settings.get("replay_nll_weight", 0.0) * nll
+    averages = avg_sequence_logprob(*chosen), avg_sequence_logprob(*rejected)
     references = batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"]
-    return [lm, sdpo, dpo_loss(*sums, *references, beta=settings.get("replay_dpo_beta", 0.1))]
+    beta = settings.get("replay_dpo_beta", 0.1)
+    if settings.get("dpo_variant") == "nll":
+        return [lm, sdpo, nll]
+    if settings.get("dpo_variant") == "simpo":
+        beta, gamma = settings.get("simpo_beta", 2.0), settings.get("simpo_gamma", 1.0)
+        return [lm, sdpo, simpo_loss(*averages, beta=beta, gamma=gamma) + anchor]
+    if settings.get("dpo_variant") == "dpo_norm":
+        per_token = [one / mask.sum(1) for one, (_, mask) in zip(references, (chosen, rejected), strict=True)]
+        return [lm, sdpo, dpo_loss(*averages, *per_token, beta=beta) + anchor]
+    sums = sum_sequence_logprob(*chosen), sum_sequence_logprob(*rejected)
+    return [lm, sdpo, dpo_loss(*sums, *references, beta=beta) + anchor]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +94,12 @@ def straightforward(
         ({"replay_dpo_beta": 0.7}, lambda s, t: generalized_jsd_loss(s, t)),
         ({"dpo_variant": "simpo"}, lambda s, t: generalized_jsd_loss(s, t)),
         (
-            {"dpo_variant": "simpo", "simpo_beta": 1.3, "simpo_gamma": 0.2},
+            {"dpo_variant": "simpo", "simpo_beta": 1.3, "simpo_gamma": 0.2, "replay_nll_weight": 0.4},
             lambda s, t: generalized_jsd_loss(s, t),
         ),
+        ({"replay_nll_weight": 0.4}, lambda s, t: generalized_jsd_loss(s, t)),
+        ({"dpo_variant": "dpo_norm", "replay_nll_weight": 0.4}, lambda s, t: generalized_jsd_loss(s, t)),
+        ({"dpo_variant": "nll"}, lambda s, t: generalized_jsd_loss(s, t)),
     ],
 )
 def test_equals_the_straightforward_computation(
@@ -426,9 +437,10 @@ def test_labels_are_no_response_mask(qwen_tokenizer: Any, qwen_model: Any) -> No
         ({"sdpo_wrapper": "taid"}, r"sdpo_wrapper='taid' needs taid_t in \[0, 1\], got None"),
         ({"sdpo_wrapper": "taid", "taid_t": 1.5}, r"taid_t must be in \[0, 1\], got 1.5"),
         ({"taid_t": -1.0}, r"taid_t must be in \[0, 1\], got -1.0"),
-        ({"dpo_variant": "kto"}, "dpo_variant must be one of 'dpo', 'simpo', got 'kto'"),
+        ({"dpo_variant": "kto"}, "dpo_variant must be one of 'dpo', 'simpo', 'dpo_norm', 'nll', got 'kto'"),
         ({"replay_dpo_beta": 0.0}, "replay_dpo_beta must be a positive finite number, got 0.0"),
         ({"simpo_beta": -1.0}, "simpo_beta must be a positive finite number, got -1.0"),
+        ({"replay_nll_weight": -1.0}, "replay_nll_weight must be a finite number >= 0, got -1.0"),
         ({"simpo_gamma": -1.0}, "simpo_gamma must be a finite number >= 0, got -1.0"),
         ({"lm_ce_label_smoothing": 2.0}, r"lm_ce_label_smoothing must be in \[0, 1\], got 2.0"),
         ({"entropy_opd_h_max": -1.0}, "entropy_opd_h_max must be a positive finite number, got -1.0"),

@@ -67,6 +67,7 @@ TIERS = {
         "run/test_model_loading.py",
         "run/test_launch.py",
         "trainer/self_teachers",
+        "trainer/test_channel3.py",
         "trainer/test_checkpoint.py::test_a_checkpoint_of_an_earlier",
         "trainer/test_collator_alignment.py",
         "trainer/test_composer_trainer.py",

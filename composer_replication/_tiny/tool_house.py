@@ -119,6 +119,23 @@ def house_tools() -> list[dict[str, Any]]:
     return [get_json_schema(house.count_lines), get_json_schema(house.read_file)]
 
 
+def house_pairs(count: int, *, seed: int = 5) -> list[dict[str, Any]]:
+    """Make preference pairs: the house's own call against the one that the model is used to."""
+    rows = []
+    for task in house_tasks(count, seed=seed):
+        tool, file = task["wanted"][0].split()
+        wrong = "path" if tool == "count_lines" else "file"
+        rows.append(
+            {
+                "prompt": task["prompt"],
+                "chosen": [tool_call(tool, CUSTOMS[tool], file)],
+                "rejected": [tool_call(tool, wrong, file)],
+                "tools": house_tools(),
+            }
+        )
+    return rows
+
+
 def tool_call(tool: str, argument: str, file: str) -> dict[str, Any]:
     """Return the assistant's message that makes a call."""
     function = {"name": tool, "arguments": {argument: file}}

@@ -45,15 +45,19 @@ class Keyword:
     only: TrainerKind | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class OnlyWith:
-    """Marks a setting that has an effect only if the setting `choice` is `value`.
+    """Marks a setting that has an effect only if the setting `choice` is one of `values`.
 
     In a configuration it is null with any other choice, and nothing reads it then.
     """
 
     choice: str
-    value: str
+    values: tuple[str, ...]
+
+    def __init__(self, choice: str, *values: str) -> None:
+        object.__setattr__(self, "choice", choice)
+        object.__setattr__(self, "values", values)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Accept null in a configuration."""
@@ -113,7 +117,7 @@ class Settings:
     def __post_init__(self) -> None:
         for one in described(type(self)):
             value, belongs = getattr(self, one.name), one.only_with
-            if value is None and belongs is not None and getattr(self, belongs.choice) == belongs.value:
+            if value is None and belongs is not None and getattr(self, belongs.choice) in belongs.values:
                 object.__setattr__(self, one.name, one.default)
             elif (value is not None or belongs is None) and (wanted := one.problem(value)) is not None:
                 name = one.keyword.name if one.keyword is not None else one.name

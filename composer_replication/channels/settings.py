@@ -23,7 +23,8 @@ class Watch(Settings):
     """Warnings and measurements while the channels train."""
 
     inactive_patience: Annotated[CountOrZero, Keyword("inactive_patience")] = 20
-    """Warn when a channel with a weight has had no data for this many optimiser steps; 0: never."""
+    """Warn when a channel with a weight has had no data, or channel 3's chosen_reward was negative, for this many
+    optimiser steps; 0: never."""
     gradient_share_every: Annotated[CountOrZero, Keyword("gradient_share_steps")] = 50
     """Optimiser steps between measurements of each channel's share of the gradient; 0: never. A measurement costs one
     backward pass per channel, and a second set of gradients, in one micro-batch."""

@@ -5,6 +5,7 @@ from composer_replication._optional import lazy_exports
 _HOMES = {
     "GeneralizedJSD": "composer_replication.opsd",
     "generalized_jsd_loss": "composer_replication.opsd",
+    "chosen_nll": "composer_replication.distillation.dpo",
     "dpo_loss": "composer_replication.distillation.dpo",
     "sum_sequence_logprob": "composer_replication.distillation.dpo",
     "avg_sequence_logprob": "composer_replication.distillation.simpo",

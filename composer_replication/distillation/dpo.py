@@ -37,6 +37,22 @@ def dpo_loss(
     return losses_B.mean()
 
 
+def chosen_nll(chosen_logprobs: torch.Tensor, chosen_lengths: torch.Tensor) -> torch.Tensor:
+    """Negative log-likelihood of a chosen token: (B,) summed response log-probabilities over all (B,) lengths.
+
+    Beside a preference loss it is an anchor: preferences alone may lower both sides, the rejected one faster.
+
+    Raises:
+        ValueError: shapes that differ, lengths that are not positive, or NaN inputs.
+    """
+    check_same_shape("chosen_lengths", chosen_lengths, "chosen_logprobs", chosen_logprobs)
+    if bool((chosen_lengths <= 0).any()):
+        raise ValueError(f"chosen_lengths must be positive, got {chosen_lengths.tolist()}")
+    nll = -chosen_logprobs.sum() / chosen_lengths.sum()
+    check_no_nan(nll, chosen_logprobs=chosen_logprobs)
+    return nll
+
+
 def sum_sequence_logprob(model_logprobs: torch.Tensor, response_mask: torch.Tensor) -> torch.Tensor:
     """Sum (B, T) token log-probabilities over each row's response tokens, to (B,)."""
     check_same_shape("response_mask", response_mask, "model_logprobs", model_logprobs)

@@ -1,7 +1,7 @@
 """The whole configuration: what a user wrote, filled in and checked.
 
-Defaults that depend on other settings are filled in before anything is checked: what is then printed is what will run.
-A channel whose weight was not given and that has no data is off: its weight becomes 0.
+Defaults that depend on other settings, and the values of a preset, are filled in before anything is checked: what is
+then printed is what will run. A channel whose weight was not given and that has no data is off: its weight becomes 0.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pydantic import model_validator
 from composer_replication.channels.fields import Settings, described
 from composer_replication.channels.hint_distillation import HintDistillation
 from composer_replication.channels.preference import Preference
+from composer_replication.run.presets import PRESETS, PresetName
 from composer_replication.run.sections import (
     ChannelsSection,
     DataSection,
@@ -39,6 +40,9 @@ _WITH_CHOICES: dict[tuple[str, ...], type[Settings]] = {
 class Config(Section):
     """A training run, as `composer-replication train` takes it. Making one checks it (see `load_config`)."""
 
+    preset: PresetName | None = None
+    """Values to take for what is not written here: recommended, those that were earned by evidence; null: the
+    documented defaults."""
     model: ModelSection
     """The model that is trained."""
     data: DataSection = DataSection()
@@ -87,13 +91,6 @@ def _resolved(given: Any) -> Any:
             model.setdefault("chat_template", "qwen2_5")
         if model.get("lora") is not None and isinstance(config["optimizer"], dict):
             config["optimizer"].setdefault("lr", _LORA_LEARNING_RATE)
-    for path, settings in _WITH_CHOICES.items():
-        section = _section(config, path)
-        defaults = {one.name: one.default for one in described(settings)}
-        for one in described(settings) if isinstance(section, dict) else ():
-            belongs = one.only_with
-            if belongs is not None and section.get(belongs.choice, defaults[belongs.choice]) != belongs.value:
-                section.setdefault(one.name, None)
     if isinstance(config["channels"], dict) and environment is None and config["channels"].get("lm") is None:
         config["channels"]["lm"] = {}
     if isinstance(data, dict):
@@ -102,7 +99,32 @@ def _resolved(given: Any) -> Any:
             sdpo.setdefault("alpha", 0.0)
         if isinstance(replay, dict) and not data.get("pairs"):
             replay.setdefault("beta", 0.0)
+    _fill_in_preset(config)
+    for path, settings in _WITH_CHOICES.items():
+        section = _section(config, path)
+        for one in described(settings) if isinstance(section, dict) else ():
+            if not _has_effect(section, path, one.name):
+                section.setdefault(one.name, None)
     return config
+
+
+def _fill_in_preset(config: dict[str, Any]) -> None:
+    for name, values in PRESETS.items():
+        for key, earned in values.items() if config.get("preset") == name else ():
+            *path, setting = key.split(".")
+            section: Any = config
+            for part in path:
+                # A section that is null was turned off.
+                section = section.setdefault(part, {}) if isinstance(section, dict) else None
+            if isinstance(section, dict) and _has_effect(section, tuple(path), setting):
+                section.setdefault(setting, earned.value)
+
+
+def _has_effect(section: dict[str, Any], path: tuple[str, ...], name: str) -> bool:
+    """Whether the choice is made that a setting belongs to, if it belongs to one."""
+    known = {one.name: one for one in described(_WITH_CHOICES[path])} if path in _WITH_CHOICES else {}
+    belongs = known[name].only_with if name in known else None
+    return belongs is None or section.get(belongs.choice, known[belongs.choice].default) in belongs.values
 
 
 def _copied(value: Any) -> Any:
@@ -140,12 +162,12 @@ def _unused_settings(config: Config) -> Iterator[str]:
         for one in described(settings):
             if one.only_with is None or getattr(section, one.name) is None:
                 continue
-            choice, value = one.only_with.choice, one.only_with.value
-            if (chosen := getattr(section, choice)) != value:
+            choice, values = one.only_with.choice, one.only_with.values
+            if (chosen := getattr(section, choice)) not in values:
                 key = ".".join(path)
                 yield (
                     f"{key}.{one.name}: it has no effect with {choice} {chosen!r}; "
-                    f"remove it, or set {key}.{choice}: {value}"
+                    f"remove it, or set {key}.{choice}: {' or '.join(values)}"
                 )
     sdpo = config.channels.sdpo
     if sdpo.wrapper == "taid" and sdpo.taid.t_start > sdpo.taid.t_end:

@@ -26,6 +26,7 @@ from composer_replication.trainer.model_card import package_versions
 # Settings that may change on resuming: they affect how long a run is or what it reports, not what is learned.
 _FREE = frozenset(
     {
+        "preset",  # the values that it stands for are compared
         "training.output_dir",  # it is this directory, however it is written
         "training.save_every",
         "training.keep_checkpoints",

@@ -143,8 +143,8 @@ def _lines(error: dict[str, Any], model: SectionType) -> Iterator[str]:
     kind, location, given = error["type"], error["loc"], error["input"]
     path, context = dotted(location), error.get("ctx", {})
     if kind == "value_error":
-        # The combinations: each line has its own path.
-        yield from str(context["error"]).splitlines()
+        # The combinations of sections have a path in each line, those in one section have it here.
+        yield from (f"{path}: {line}" if location else line for line in str(context["error"]).splitlines())
     elif kind in ("extra_forbidden", "unexpected_keyword_argument"):
         yield f"{path}: there is no such key{_suggestion(str(location[-1]), location[:-1], model)}"
     elif kind == "missing":

@@ -10,13 +10,14 @@ __all__ = [
     "EffortPenalty",
     "HintGate",
     "InactiveChannelWarning",
+    "NegativeChosenReward",
     "TraceTrainer",
     "effort_cost",
     "make_teacher",
 ]
 
 _MODULES = {
-    "channel_log": ("InactiveChannelWarning",),
+    "channel_log": ("InactiveChannelWarning", "NegativeChosenReward"),
     "composer_trainer": ("ComposerReplicationTrainer",),
     "data_collator": ("CollatorConfig", "ComposerDataCollator"),
     "rewards": ("EffortPenalty", "effort_cost"),

@@ -9,6 +9,7 @@ Shapes: P paired positions, S sites.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -229,23 +230,38 @@ class ChannelEngine:
         self.log.add(channel, "active_rows", torch.unique(index_P2[:, 0]).numel())
         return loss
 
+    def replay_batch(self, size: int, device: torch.device | str) -> Batch | None:
+        """The next pairs of this process; None if there are none, or all of them rest."""
+        if self.pairs is None or self.pairs.all_rest:
+            return None
+        return self.pairs.next_batch(size, device)
+
     def replay_loss(self, model: nn.Module, batch: Batch, *, share: float) -> torch.Tensor:
         """Channel 3 over a batch of pairs, times `share`, without β."""
-        loss, tokens = self.settings.replay.loss(model, batch)
+        loss, tokens, chosen_reward_B, margin_B = self.settings.replay.loss(model, batch)
         loss = share * loss
         self.log.add("replay", "loss", loss / self._processes)
         self.log.add("replay", "active_tokens", tokens)
-        self.log.add("replay", "active_rows", batch["dpo_chosen_input_ids"].shape[0])
+        self.log.add("replay", "active_rows", len(margin_B))
+        self.log.add("replay", "measured", len(margin_B))
+        self.log.add("replay", "chosen_reward", math.nan if chosen_reward_B is None else chosen_reward_B.sum())
+        self.log.add("replay", "margin", margin_B.sum())
         return loss
 
     def end_step(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
-        """Update the teacher, advance TAID by one step, and return the metrics of an optimiser step."""
-        if self.pairs is None and self.settings.replay.beta > 0:
-            self.log.explain("replay", {"no_pairs": 1})
+        """Update the teacher, advance TAID by one step, let pairs rest if it is time, and return the metrics of an
+        optimiser step."""
+        replay = self.settings.replay
+        if replay.beta > 0 and (self.pairs is None or self.pairs.all_rest):
+            self.log.explain("replay", {"no_pairs" if self.pairs is None else "all_rest": 1})
         metrics = self.log.close(step, device)
         for channel, calibration in self.calibrations.items():
             if calibration.threshold is not None:
                 metrics[f"channels/{channel}/gate_threshold"] = calibration.threshold
+        if self.pairs is not None and replay.refresh_pairs_every:
+            metrics["channels/replay/resting"] = float(len(self.pairs.resting))
+            if step % replay.refresh_pairs_every == 0:
+                self.pairs.refresh(replay)
         if self.teacher is not None:
             metrics["channels/sdpo/alpha"] = self.alpha(step - 1)
             self.teacher.update()
@@ -299,6 +315,8 @@ class ChannelEngine:
             )
         if self.pairs is not None:
             self.pairs.load_state_dict(numbers["pairs"])
+            if not self.settings.replay.refresh_pairs_every:
+                self.pairs.resting = frozenset()  # nothing would wake them
             if "references" in tensors:
                 self.pairs.references = tensors["references"]
         # A run that was not calibrated from the start is so from now on.

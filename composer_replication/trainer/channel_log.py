@@ -52,10 +52,11 @@ _WHY = {
     "conflicting": "hints gated because they lower the probability of rewarded tokens",
     "same_reward": "batches in which every rollout of a group got the same reward",
     "no_pairs": "no preference pairs were given (replay_dataset)",
+    "all_rest": "steps at which the policy preferred every pair by refresh_margin",
 }
-# Means, and the sum that has the number of values in each.
-_GAPS = {"gap": "measured", "signed_gap": "measured"}
-_MEANS = {**_GAPS, "overlap": "compared", "importance_weight": "weighted"}
+# Means, and the sum that has the number of values in each. The first four are always there.
+_MEASURED = dict.fromkeys(("gap", "signed_gap", "chosen_reward", "margin"), "measured")
+_MEANS = {**_MEASURED, "overlap": "compared", "importance_weight": "weighted"}
 # Counted with the reasons, but not a reason for inactivity.
 _NO_REASON = ("sites", "hint_role_user")
 
@@ -64,12 +65,16 @@ class InactiveChannelWarning(RuntimeWarning):
     """A channel with a weight above 0 has been inactive for a while."""
 
 
+class NegativeChosenReward(RuntimeWarning):
+    """The chosen responses of channel 3 have been less likely than under the reference for a while."""
+
+
 class ChannelLog:
-    """The sums of one optimiser step, and how long each channel has been inactive.
+    """The sums of one optimiser step, and how long each channel has been inactive or has lowered the chosen responses.
 
     Args:
         weights: the channels with their weights; those of weight 0 are neither watched nor reported.
-        patience: inactive optimiser steps before a warning; 0 never warns.
+        patience: inactive or harmful optimiser steps before a warning; 0 never warns.
         reduce: sums a vector over all processes.
     """
 
@@ -79,6 +84,7 @@ class ChannelLog:
         self._reduce = reduce
         self._sums: dict[tuple[str, str], torch.Tensor | float] = {}
         self._silent: Counter[str] = Counter()
+        self._steps_below_reference = 0
         self._reasons: dict[str, Counter[str]] = {channel: Counter() for channel in SUMS}
 
     def add(self, channel: str, name: str, value: torch.Tensor | float) -> None:
@@ -95,8 +101,8 @@ class ChannelLog:
     def close(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:
         """End an optimiser step: return its sums over all processes, and warn when a channel has been inactive.
 
-        `gap` and `signed_gap` are means over the sites that were measured, `overlap` and `importance_weight` over
-        tokens. A loss or gap of nothing is NaN.
+        Gaps, rewards and margins are means over the sites or pairs that were measured, `overlap` and
+        `importance_weight` over tokens. A loss or mean of nothing is NaN.
         """
         keys = [(channel, name) for channel in self._weights for name in SUMS[channel]]
         values = torch.tensor([float(self._sums.get(key, 0.0)) for key in keys], dtype=torch.float32)
@@ -112,26 +118,29 @@ class ChannelLog:
                 of_channel["loss"] = math.nan
             for name, number in _MEANS.items():
                 if of_channel.get(number):
-                    of_channel[name] /= of_channel[number]
-                elif name in _GAPS and name in of_channel:
+                    of_channel[name] = of_channel.get(name, 0.0) / of_channel[number]
+                elif name in _MEASURED and name in of_channel:
                     of_channel[name] = math.nan
                 else:
                     of_channel.pop(name, None)  # of some steps, or with some settings, only
             of_channel = {name: value for name, value in of_channel.items() if name not in _MEANS.values()}
             metrics.update({f"channels/{channel}/{name}": value for name, value in of_channel.items()})
             self._watch(channel, int(of_channel["active_tokens"]), step)
+            self._watch_chosen(of_channel.get("chosen_reward", math.nan), step)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """How long channels have been inactive and why, as JSON takes it."""
         return {
             "silent": dict(self._silent),
+            "steps_below_reference": self._steps_below_reference,
             "reasons": {channel: dict(reasons) for channel, reasons in self._reasons.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         self._silent = Counter(state["silent"])
+        self._steps_below_reference = state.get("steps_below_reference", 0)
         self._reasons = {channel: Counter(state["reasons"].get(channel, {})) for channel in SUMS}
 
     def _watch(self, channel: str, active_tokens: int, step: int) -> None:
@@ -150,6 +159,20 @@ class ChannelLog:
                 f"channel {channel!r} has weight {self._weights[channel]:g} but was inactive for "
                 f"{self._silent[channel]} steps (until step {step}): {reasons or 'it was given nothing'}",
                 InactiveChannelWarning,
+                stacklevel=2,
+            )
+
+    def _watch_chosen(self, reward: float, step: int) -> None:
+        """Count the steps in a row in which the chosen lost likelihood; steps without a measurement do not count."""
+        if math.isnan(reward):
+            return
+        self._steps_below_reference = self._steps_below_reference + 1 if reward < 0 else 0
+        if self._patience and self._steps_below_reference and self._steps_below_reference % self._patience == 0:
+            warnings.warn(
+                f"channel 'replay' displaces likelihood: its chosen responses were less likely than under the reference"
+                f" for {self._steps_below_reference} steps (until step {step}, where chosen_reward is {reward:.3g} "
+                "nats); set or raise replay_nll_weight (channels.replay.nll_weight)",
+                NegativeChosenReward,
                 stacklevel=2,
             )
 

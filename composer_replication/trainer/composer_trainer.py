@@ -305,9 +305,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
                 self._trace_calibration.measure(self._changes)
             batch = self._traces.next_batch(self.accelerator.device)
             parts["traces"] = alpha * self._compute_sdpo_loss(model, batch, share=share)
-        if self.channels.pairs is not None:
-            batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
-            parts["replay"] = settings.replay.beta * self._compute_trace_replay_loss(model, batch, share=share)
+        pairs = self.channels.replay_batch(self._replay_batch_size, self.accelerator.device)
+        if pairs is not None:
+            parts["replay"] = settings.replay.beta * self._compute_trace_replay_loss(model, pairs, share=share)
         if self.channels.is_share_step(self.state.global_step, self.accelerator.sync_gradients):
             for channel, part in gradient_shares(parts, self.model.parameters()).items():
                 self._metrics["train"][f"channels/{channel}/gradient_share"].append(part)

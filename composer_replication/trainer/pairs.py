@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from composer_replication.trainer.preference_rows import (
     preference_rows,
     rows_digest,
 )
-from composer_replication.trainer.reference_logprobs import reference_logprobs, reference_policy
+from composer_replication.trainer.reference_logprobs import pair_logprobs, reference_logprobs, reference_policy
 from composer_replication.trainer.trace_rows import EpochPositions
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,13 @@ def replay_pairs(
             "replay_dataset: %d prompts are longer than replay_max_length: %d messages after the task are left out",
             *(stats.prompts_truncated, stats.prompt_messages_left_out),
         )
+
+    def score(part: Sequence[PreferenceRow]) -> torch.Tensor:
+        # The trainer may have wrapped its model since.
+        policy = trainer.model
+        with accelerator.autocast():
+            return pair_logprobs(policy, part, tokenizer.pad_token_id, batch_size, next(policy.parameters()).device)
+
     references = None
     if settings.needs_reference:
         with accelerator.main_process_first(), accelerator.autocast(), reference_policy(model) as reference:
@@ -92,6 +99,8 @@ def replay_pairs(
         pad_token_id=tokenizer.pad_token_id,
         process_index=accelerator.process_index,
         num_processes=accelerator.num_processes,
+        score=score,
+        reduce=lambda values: accelerator.reduce(values.to(accelerator.device), reduction="sum").cpu(),
     )
 
 
@@ -106,6 +115,8 @@ class ReplayPairs:
         pad_token_id: id of the padding, which is masked.
         process_index: index of this process.
         num_processes: number of processes.
+        score: (n, 2) summed log-probabilities of rows under the policy as it is now; needed to refresh.
+        reduce: sums a tensor over all processes.
 
     Raises:
         ValueError: no rows, a row with an empty part, references of another shape or not finite, or a process outside
@@ -121,6 +132,8 @@ class ReplayPairs:
         pad_token_id: int,
         process_index: int = 0,
         num_processes: int = 1,
+        score: Callable[[Sequence[PreferenceRow]], torch.Tensor] | None = None,
+        reduce: Callable[[torch.Tensor], torch.Tensor] = lambda values: values,
     ) -> None:
         check_rows(rows)
         self._rows = rows
@@ -128,6 +141,10 @@ class ReplayPairs:
         self._references: torch.Tensor | None = None
         self.references = references
         self._pad_token_id = pad_token_id
+        self._share = process_index, num_processes
+        self._score = score
+        self._reduce = reduce
+        self.resting: frozenset[int] = frozenset()
         self._positions = EpochPositions(len(rows), seed=seed, process_index=process_index, num_processes=num_processes)
 
     def __len__(self) -> int:
@@ -153,28 +170,54 @@ class ReplayPairs:
         """The number of times the pairs have been seen."""
         return self._positions.epoch
 
+    @property
+    def all_rest(self) -> bool:
+        """Whether there is no pair to draw."""
+        return len(self.resting) == len(self)
+
+    @torch.no_grad()
+    def refresh(self, settings: Preference) -> None:
+        """Let the pairs rest that the policy prefers by `settings.refresh_margin` now, and only those.
+
+        Every process scores a share of the pairs, as many as the others, and all learn the same margins.
+        """
+        assert self._score is not None
+        assert settings.refresh_margin is not None
+        index, processes = self._share
+        mine = [(index + processes * n) % len(self) for n in range(-(-len(self) // processes))]
+        rows = [self._rows[place] for place in mine]
+        lengths_N2 = torch.tensor([[len(row.chosen_ids), len(row.rejected_ids)] for row in rows])
+        references_N2 = self._references[mine] if settings.needs_reference and self._references is not None else None
+        chosen_N, rejected_N = settings.rewards(self._score(rows), lengths_N2, references_N2).unbind(1)
+        margins_N = torch.zeros(len(self), dtype=chosen_N.dtype)
+        for number, place in enumerate(mine):
+            if index + processes * number < len(self):  # the rest are there so that all processes do the same passes
+                margins_N[place] = chosen_N[number] - rejected_N[number]
+        margins_N = self._reduce(margins_N)
+        self.resting = frozenset((margins_N >= settings.refresh_margin).nonzero().flatten().tolist())
+
     def next_batch(self, size: int, device: torch.device | str) -> dict[str, torch.Tensor]:
-        """Return the next `size` pairs of this process; a batch may reach into the next epoch.
+        """Return the next `size` pairs of this process that do not rest; a batch may reach into the next epoch.
 
         Returns:
             `dpo_{chosen,rejected}_{input_ids,attention_mask,response_mask}` (size, T), padded on the right, and with
             references `dpo_{chosen,rejected}_ref_logprobs` (size,).
 
         Raises:
-            ValueError: a size below 1.
+            ValueError: a size below 1, or all pairs rest.
         """
-        places = self._positions.next(size)
+        places = self._positions.next(size, self.resting)
         batch = preference_batch([self._rows[place] for place in places], pad_token_id=self._pad_token_id)
         if self._references is not None:
             chosen, rejected = self._references[places].unbind(1)
             batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"] = chosen, rejected
         return {name: tensor.to(device) for name, tensor in batch.items()}
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the position, and a digest of the pairs; the same in every process."""
-        return {**self._positions.state_dict(), "pairs": self._digest}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, a digest of the pairs, and those that rest; the same in every process."""
+        return {**self._positions.state_dict(), "pairs": self._digest, "resting": sorted(self.resting)}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the batches that were drawn before `state_dict`; the number of processes may differ.
 
         Raises:
@@ -188,3 +231,4 @@ class ReplayPairs:
                 "with the same replay_dataset, or start a new run"
             )
         self._positions.load_state_dict(state)
+        self.resting = frozenset(state.get("resting", ()))

@@ -66,21 +66,22 @@ def reference_logprobs(
     if not acts_as_reference(model):
         raise ValueError("the model's adapters are on: call reference_logprobs inside `with reference_policy(model)`")
     if cache_dir is None:
-        return _computed(model, rows, pad_token_id, batch_size, device)
+        return pair_logprobs(model, rows, pad_token_id, batch_size, device)
     origin = {"format": _FORMAT, "model": model_fingerprint(model), "pairs": rows_digest(rows), "precision": precision}
     file = cache_dir / f"{hashlib.sha256(''.join(origin.values()).encode()).hexdigest()[:32]}.safetensors"
     kept = _read(file, origin, len(rows))
     if kept is not None:
         logger.info("Reference log-probabilities of %d pairs: read from %s", len(rows), file)
         return kept
-    values_N2 = _computed(model, rows, pad_token_id, batch_size, device)
+    values_N2 = pair_logprobs(model, rows, pad_token_id, batch_size, device)
     _write(file, origin, values_N2)
     return values_N2
 
 
-def _computed(
+def pair_logprobs(
     model: nn.Module, rows: Sequence[PreferenceRow], pad_token_id: int, batch_size: int, device: torch.device | str
 ) -> torch.Tensor:
+    """Return the (N, 2) summed log-probabilities of chosen and rejected responses, without dropout and gradient."""
     values_N2 = torch.empty(len(rows), 2)
     # Rows of like length share a batch, the longest first: if memory does not suffice, that shows at once.
     order = sorted(range(len(rows)), key=lambda place: sum(map(len, rows[place])), reverse=True)
@@ -94,7 +95,7 @@ def _computed(
             tenth = 10 * (start + len(places)) // len(order)
             if tenth > reported:
                 reported = tenth
-                logger.info("Reference log-probabilities: %d of %d pairs", start + len(places), len(order))
+                logger.info("Log-probabilities: %d of %d pairs", start + len(places), len(order))
     return values_N2
 
 

@@ -325,17 +325,27 @@ class EpochPositions:
         """Number of passes over the examples so far."""
         return self._position / self._count
 
-    def next(self, size: int) -> list[int]:
+    def next(self, size: int, skipped: frozenset[int] = frozenset()) -> list[int]:
         """The next `size` examples of this process; they may reach into the next epoch.
 
+        Args:
+            size: how many.
+            skipped: examples that the stream is to be without; the same in every process, and not all of them.
+
         Raises:
-            ValueError: a size below 1.
+            ValueError: a size below 1, or nothing that is not skipped.
         """
         if size < 1:
             raise ValueError(f"size must be at least 1, got {size}")
-        places = [self._place(self._position + self._process_index + self._num_processes * n) for n in range(size)]
-        self._position += self._num_processes * size
-        return places
+        if len(skipped) >= self._count:
+            raise ValueError(f"all {self._count} examples are skipped: there is none to draw")
+        places: list[int] = []
+        while len(places) < self._num_processes * size:
+            place = self._place(self._position)
+            self._position += 1
+            if place not in skipped:
+                places.append(place)
+        return places[self._process_index :: self._num_processes]
 
     def state_dict(self) -> dict[str, int]:
         """The position, and what it is a position in; the same in every process."""

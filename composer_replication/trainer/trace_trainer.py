@@ -202,9 +202,9 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
             parts["sdpo"] = None if hint is None else self.channels.alpha(step) * hint
         elif settings.sdpo.alpha > 0:
             log.explain("sdpo", {"no_error_site": 1})
-        if self.channels.pairs is not None:
-            batch = self.channels.pairs.next_batch(self._replay_batch_size, self.accelerator.device)
-            parts["replay"] = settings.replay.beta * self.channels.replay_loss(model, batch, share=1.0 / accumulation)
+        pairs = self.channels.replay_batch(self._replay_batch_size, self.accelerator.device)
+        if pairs is not None:
+            parts["replay"] = settings.replay.beta * self.channels.replay_loss(model, pairs, share=1.0 / accumulation)
         if self.channels.is_share_step(self.state.global_step, self.accelerator.sync_gradients):
             for channel, part in gradient_shares(parts, self.model.parameters()).items():
                 self._step_metrics.setdefault(f"channels/{channel}/gradient_share", []).append(part)

@@ -111,6 +111,7 @@ def test_a_setting_that_is_chosen_is_never_null() -> None:
     chosen = Preference(dpo_beta=None)  # type: ignore[arg-type]
     assert chosen.dpo_beta == 0.1
     assert Preference(variant="simpo", dpo_beta=None).dpo_beta is None  # type: ignore[arg-type]
+    assert Preference(variant="dpo_norm", dpo_beta=None).dpo_beta == 0.1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,11 @@ def test_a_setting_that_is_chosen_is_never_null() -> None:
         ({"replay_batch_size": 1.5}, "replay_batch_size must be a positive whole number, got 1.5"),
         ({"inactive_patience": -1}, "inactive_patience must be a whole number >= 0, got -1"),
         ({"alpha_sdpo": None}, "alpha_sdpo must be given, got None"),
-        ({"dpo_variant": None}, "dpo_variant must be one of 'dpo', 'simpo', got None"),
+        ({"dpo_variant": None}, "dpo_variant must be one of 'dpo', 'simpo', 'dpo_norm', 'nll', got None"),
+        ({"refresh_pairs_every": -1}, "refresh_pairs_every must be a whole number >= 0, got -1"),
+        ({"refresh_margin": 0.0}, "refresh_margin must be a positive finite number, got 0.0"),
+        ({"refresh_pairs_every": 5}, "refresh_margin must be given with refresh_pairs_every=5: the margin, in nats"),
+        ({"refresh_margin": 2.0}, "refresh_margin=2 has no effect without refresh_pairs_every: give"),
         ({"taid_alpha": 0.0}, r"taid_alpha must be in \(0, 1\], got 0.0"),
         ({"taid_beta": 1.0}, r"taid_beta must be in \[0, 1\), got 1.0"),
         ({"hint_source": "errors"}, "hint_source must be one of 'error', 'sibling', 'both', got 'errors'"),

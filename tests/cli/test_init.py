@@ -75,7 +75,10 @@ def test_the_files_of_an_example_are_written_and_the_next_commands_shown(
     assert out.startswith(f"wrote {', '.join(EXAMPLES[name])}\n")
     assert f"  composer-replication train {EXAMPLES[name][0]} --dry-run" in out
     assert "cd " not in out
-    load_config(here / EXAMPLES[name][0])
+    config = load_config(here / EXAMPLES[name][0])
+    assert config.preset == "recommended"
+    # What is written does not stand in the preset's way.
+    assert (config.channels.sdpo.alpha, config.channels.replay.nll_weight) == (0.5, 1.0)
 
 
 def test_logs_is_what_is_written_without_a_name_and_a_folder_is_made(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,7 @@
-"""DPO and SimPO: values by hand, direction of the gradient, and refusals. Parity with TRL is in test_trl_parity."""
+"""DPO, SimPO and the anchor: values by hand, direction of the gradient, and refusals.
+
+Parity with TRL is in test_trl_parity.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,13 @@ import math
 import pytest
 import torch
 
-from composer_replication.distillation import avg_sequence_logprob, dpo_loss, simpo_loss, sum_sequence_logprob
+from composer_replication.distillation import (
+    avg_sequence_logprob,
+    chosen_nll,
+    dpo_loss,
+    simpo_loss,
+    sum_sequence_logprob,
+)
 
 CHOSEN, REJECTED = torch.tensor([-2.1, -1.8]), torch.tensor([-3.0, -2.5])
 
@@ -31,6 +40,13 @@ def test_dpo_by_hand() -> None:
     assert loss.item() == pytest.approx(sum(softplus(-0.3 * m) for m in margins) / 2, abs=1e-6)
     at_reference = dpo_loss(CHOSEN, REJECTED, CHOSEN, REJECTED)
     assert at_reference.item() == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_the_anchor_weighs_every_chosen_token_the_same() -> None:
+    assert chosen_nll(torch.tensor([-6.0, -1.0]), torch.tensor([3, 1])).item() == pytest.approx(7 / 4)
+    policy = CHOSEN.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(chosen_nll(policy, torch.tensor([3, 2])), policy)
+    assert gradient.tolist() == pytest.approx([-0.2, -0.2])
 
 
 def test_gradient_raises_the_chosen_and_spares_the_reference() -> None:
@@ -65,6 +81,12 @@ def test_bad_input_is_named() -> None:
         dpo_loss(CHOSEN, REJECTED, CHOSEN, REJECTED, beta=-0.1)
     with pytest.raises(ValueError, match="chosen_ref_logprobs has 1 NaN values of 2"):
         dpo_loss(CHOSEN, REJECTED, torch.tensor([math.nan, 0.0]), REJECTED)
+    with pytest.raises(ValueError, match="chosen_lengths has shape"):
+        chosen_nll(CHOSEN, torch.ones(3))
+    with pytest.raises(ValueError, match=r"chosen_lengths must be positive, got \[1, 0\]"):
+        chosen_nll(CHOSEN, torch.tensor([1, 0]))
+    with pytest.raises(ValueError, match="chosen_logprobs has 1 NaN values of 2"):
+        chosen_nll(torch.tensor([math.nan, 0.0]), torch.ones(2))
     with pytest.raises(ValueError, match=r"response_mask selects no token in rows \[1\]"):
         avg_sequence_logprob(torch.randn(2, 3), torch.tensor([[1, 1, 1], [0, 0, 0]]))
     with pytest.raises(ValueError, match="response_mask has shape"):

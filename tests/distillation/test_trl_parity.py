@@ -131,7 +131,24 @@ def as_our_batch(theirs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return ours
 
 
-def test_dpo_against_a_real_dpo_trainer(tmp_path: Path, qwen_tokenizer: Any, qwen_model: Any) -> None:
+@pytest.mark.parametrize(
+    ("loss_types", "weights", "settings"),
+    [
+        (["sigmoid"], None, {}),
+        (["sigmoid_norm"], None, {"variant": "dpo_norm"}),
+        (["sft"], None, {"variant": "nll"}),
+        (["sigmoid", "sft"], [1.0, 0.7], {"nll_weight": 0.7}),
+        (["sigmoid_norm", "sft"], [1.0, 0.7], {"variant": "dpo_norm", "nll_weight": 0.7}),
+    ],
+)
+def test_dpo_and_its_anchor_against_a_real_dpo_trainer(
+    tmp_path: Path,
+    qwen_tokenizer: Any,
+    qwen_model: Any,
+    loss_types: list[str],
+    weights: list[float] | None,
+    settings: dict[str, Any],
+) -> None:
     reference = tiny_model("qwen2", vocab_size=640, seed=2)
     trainer = DPOTrainer(
         model=qwen_model,
@@ -140,6 +157,8 @@ def test_dpo_against_a_real_dpo_trainer(tmp_path: Path, qwen_tokenizer: Any, qwe
             output_dir=str(tmp_path),
             per_device_train_batch_size=2,
             beta=0.3,
+            loss_type=loss_types,
+            loss_weights=weights,
             report_to="none",
             use_cpu=True,
             gradient_checkpointing=False,
@@ -157,7 +176,7 @@ def test_dpo_against_a_real_dpo_trainer(tmp_path: Path, qwen_tokenizer: Any, qwe
     with torch.no_grad():
         references = preference_logprobs(fresh_reference, batch)[0]
     batch["dpo_chosen_ref_logprobs"], batch["dpo_rejected_ref_logprobs"] = references.chunk(2)
-    ours = Preference(dpo_beta=0.3).loss(policy, batch)
+    ours = Preference(dpo_beta=0.3, **settings).loss(policy, batch)
     torch.testing.assert_close(ours.loss, their_loss)
     assert ours.active_tokens == int(theirs["completion_mask"].sum())
     for mine, other in zip(torch.autograd.grad(ours.loss, list(policy.parameters())), their_gradients, strict=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 import yaml
 
 from composer_replication.config import Config, ConfigError, config_schema, load_config, parse_config
+from composer_replication.run.folder import first_difference
 from composer_replication.run.loading import key_paths
+from composer_replication.run.presets import PRESETS
 
 LOGS: dict[str, Any] = {"model": {"name": "smollm2"}, "data": {"traces": "t"}, "training": {"output_dir": "runs/a"}}
 ROLLOUTS: dict[str, Any] = {
@@ -89,6 +93,69 @@ def test_what_is_resolved_reads_back_the_same(base: dict[str, Any], tmp_path: Pa
     file.write_text(config.to_yaml(), encoding="utf-8")
     assert load_config(file) == config
     assert load_config(file).to_yaml() == config.to_yaml()
+
+
+PAIRED: dict[str, Any] = ROLLOUTS | {"data": {"prompts": "p.jsonl", "pairs": "pairs.jsonl"}}
+
+
+def earned(config: Config) -> dict[str, Any]:
+    """The values of the keys that the preset knows."""
+    sections = config.as_dict()
+    return {key: reduce(lambda at, name: at[name], key.split("."), sections) for key in PRESETS["recommended"]}
+
+
+def test_a_preset_fills_in_what_is_not_written(tmp_path: Path) -> None:
+    plain = made(PAIRED, tmp_path)
+    recommended = made(PAIRED, tmp_path, "preset=recommended")
+    assert earned(recommended) == {key: one.value for key, one in PRESETS["recommended"].items()}
+    assert not any(value == earned(plain)[key] for key, value in earned(recommended).items())
+    # Nothing else differs, and without a preset nothing does.
+    settings = [f"{key}={json.dumps(value)}" for key, value in earned(recommended).items()]
+    assert made(PAIRED, tmp_path, *settings).model_copy(update={"preset": "recommended"}) == recommended
+    assert made(PAIRED, tmp_path, "preset=null") == plain
+    written = made(PAIRED, tmp_path, "preset=recommended", "channels.sdpo.alpha=0.1", "channels.replay.nll_weight=0.0")
+    assert (written.channels.sdpo.alpha, written.channels.replay.nll_weight) == (0.1, 0.0)
+    assert written.channels.replay.beta == 0.5
+
+
+def test_a_preset_gives_no_setting_without_an_effect(tmp_path: Path) -> None:
+    without_pairs = made(LOGS, tmp_path, "preset=recommended").channels
+    assert (without_pairs.replay.beta, without_pairs.sdpo.alpha) == (0.0, 0.5)
+    imitated = made(PAIRED, tmp_path, "preset=recommended", "channels.replay.variant=nll").channels.replay
+    assert (imitated.beta, imitated.nll_weight) == (0.5, None)
+    empty = made(PAIRED | {"channels": {"replay": None}}, tmp_path, "preset=recommended")
+    assert empty.channels.replay.nll_weight == 1.0
+
+
+@pytest.mark.parametrize("base", [LOGS, PAIRED])
+def test_a_preset_that_is_resolved_stays_as_it_is(base: dict[str, Any], tmp_path: Path) -> None:
+    config = made(base, tmp_path, "preset=recommended", "channels.replay.variant=simpo")
+    file = tmp_path / "resolved.yaml"
+    file.write_text(config.to_yaml(), encoding="utf-8")
+    assert load_config(file).to_yaml() == config.to_yaml()
+    # Its name adds nothing to what is written.
+    alone = load_config(file, ["preset=null"])
+    assert first_difference(config, alone) is None
+    assert first_difference(config, made(base, tmp_path, "channels.replay.variant=simpo")) is not None
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    assert problems(LOGS, tmp_path, "preset=recomended") == [
+        "preset: it must be 'recommended', not 'recomended'; did you mean 'recommended'?"
+    ]
+    assert problems(LOGS, tmp_path, "preset={}") == ["preset: it must be 'recommended', not {}"]
+
+
+def test_a_margin_of_resting_pairs_comes_with_its_refresh(tmp_path: Path) -> None:
+    replay = made(PAIRED, tmp_path, "channels.replay={refresh_pairs_every: 5, refresh_margin: 2}").channels.replay
+    assert (replay.refresh_pairs_every, replay.refresh_margin) == (5, 2.0)
+    (alone,) = problems(PAIRED, tmp_path, "channels.replay.refresh_margin=2")
+    assert alone.startswith("channels.replay: refresh_margin=2 has no effect without refresh_pairs_every: give")
+    (missing,) = problems(PAIRED, tmp_path, "channels.replay.refresh_pairs_every=5")
+    assert missing.startswith("channels.replay: refresh_margin must be given with refresh_pairs_every=5")
+    assert problems(PAIRED, tmp_path, "channels.replay={refresh_pairs_every: 5, refresh_margin: 0}") == [
+        "channels.replay.refresh_margin: it must be greater than 0, not 0"
+    ]
 
 
 def test_numbers_as_people_write_them(tmp_path: Path) -> None:

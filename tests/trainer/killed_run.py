@@ -29,6 +29,9 @@ ARGUMENTS = {
     "save_total_limit": 2,
 }
 
+# Half of the pairs are learned faster: for some steps, the policy prefers them by this much, and the others not.
+REFRESH_MARGINS = {"full": 1.4, "two": 0.6}
+
 
 def main(model_dir: str, output_dir: str, kind: str) -> None:
     torch.set_num_threads(1)
@@ -42,6 +45,8 @@ def main(model_dir: str, output_dir: str, kind: str) -> None:
         "importance_clip": 2.0,
         "gradient_share_steps": 2,
         "kl_in_advantage": 0.01,
+        "refresh_pairs_every": 1,
+        "refresh_margin": REFRESH_MARGINS.get(kind, 1.0),
     }
     arguments = dict(ARGUMENTS)
     if kind == "two":

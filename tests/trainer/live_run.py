@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
-from composer_replication._tiny.tool_house import ToolHouse, house_tasks, house_tools, tool_call
+from composer_replication._tiny.tool_house import ToolHouse, house_pairs, house_tasks
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 
@@ -35,23 +35,6 @@ def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
     return GRPOConfig(**{**settings, **changes})
 
 
-def pairs(count: int = 6) -> list[dict[str, Any]]:
-    """The house's own call against the one that the model is used to."""
-    rows = []
-    for task in house_tasks(count, seed=5):
-        tool, file = task["wanted"][0].split()
-        right, wrong = ("name", "path") if tool == "count_lines" else ("path", "file")
-        rows.append(
-            {
-                "prompt": task["prompt"],
-                "chosen": [tool_call(tool, right, file)],
-                "rejected": [tool_call(tool, wrong, file)],
-                "tools": house_tools(),
-            }
-        )
-    return rows
-
-
 def trainer(
     output_dir: Path, *, model: Any = None, args: dict[str, Any] | None = None, tasks: int = 16, **options: Any
 ) -> Any:
@@ -61,7 +44,7 @@ def trainer(
         "train_dataset": Dataset.from_list(house_tasks(tasks)),
         "processing_class": house_tokenizer(),
         "environment_factory": ToolHouse,
-        "replay_dataset": pairs(),
+        "replay_dataset": house_pairs(6),
     }
     return ComposerReplicationTrainer(**{**settings, **options})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,9 @@ from composer_replication.channels.hint_distillation import HintGate
 from composer_replication.channels.settings import ChannelSettings
 from composer_replication.opsd import GeneralizedJSD
 from composer_replication.trainer.channel_engine import ChannelEngine, StepEnds, gradient_shares, site_numbers
+from composer_replication.trainer.channel_log import InactiveChannelWarning
+from composer_replication.trainer.pairs import ReplayPairs
+from composer_replication.trainer.preference_rows import PreferenceRow
 
 CHANNELS = {"grpo": 1.0, "sdpo": 0.1, "replay": 0.0}
 
@@ -121,6 +125,79 @@ def test_tokens_are_weighted_by_how_stale_they_are(qwen_tokenizer: Any, qwen_mod
     assert metrics.get("channels/sdpo/importance_weight") == (
         None if clip is None else pytest.approx(float(weights[judged.kept_P].mean()), rel=1e-4)
     )
+
+
+def _with_pairs(model: Any, pairs: ReplayPairs | None = None, **settings: Any) -> ChannelEngine:
+    chosen = ChannelSettings(**{"alpha_sdpo": 0.0, "inactive_patience": 1, **settings})
+    return ChannelEngine(model, chosen, pairs=pairs, channels={"replay": 0.05})
+
+
+def _response_logprobs(model: Any, batch: dict[str, torch.Tensor], side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    ids, mask = batch[f"dpo_{side}_input_ids"], batch[f"dpo_{side}_response_mask"]
+    with torch.no_grad():
+        logprobs = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None]).squeeze(-1)
+    return (logprobs * mask[:, 1:]).sum(1), mask.sum(1)
+
+
+@pytest.mark.parametrize("variant", ["dpo", "dpo_norm", "simpo", "nll"])
+def test_rewards_are_above_the_reference_and_per_token_where_the_loss_is(
+    variant: Any, qwen_tokenizer: Any, qwen_model: Any
+) -> None:
+    batch = build_batch(qwen_tokenizer, model=qwen_model)
+    _drift(qwen_model)
+    with_reference = variant in ("dpo", "dpo_norm")
+    rewards = []
+    for side in ("chosen", "rejected"):
+        sums_B, lengths_B = _response_logprobs(qwen_model, batch, side)
+        gains_B = sums_B - batch[f"dpo_{side}_ref_logprobs"] if with_reference else sums_B
+        rewards.append(gains_B if variant == "dpo" else gains_B / lengths_B)
+    engine = _with_pairs(qwen_model, dpo_variant=variant, inactive_patience=0)
+    for _ in range(2):
+        engine.replay_loss(qwen_model, batch, share=0.5)
+    metrics = engine.end_step(1)
+    assert metrics["channels/replay/margin"] == pytest.approx(float((rewards[0] - rewards[1]).mean()), rel=1e-3)
+    if with_reference:
+        assert metrics["channels/replay/chosen_reward"] == pytest.approx(float(rewards[0].mean()), rel=1e-3)
+    else:
+        assert math.isnan(metrics["channels/replay/chosen_reward"])
+
+
+def test_pairs_are_scored_after_every_so_many_steps(qwen_model: Any) -> None:
+    scored: list[int] = []
+
+    def score(rows: list[PreferenceRow]) -> torch.Tensor:
+        scored.append(len(rows))
+        return torch.tensor([[-1.0, -9.0], [-1.0, -2.0], [-1.0, -9.0]])[: len(rows)]
+
+    rows = [PreferenceRow([1, number], [2, 3], [4, 5]) for number in range(3)]
+    pairs = ReplayPairs(rows, references=torch.zeros(3, 2), seed=0, pad_token_id=0, score=score)
+    engine = _with_pairs(qwen_model, pairs, refresh_pairs_every=2, refresh_margin=8.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InactiveChannelWarning)
+        resting = [engine.end_step(step)["channels/replay/resting"] for step in range(1, 5)]
+    assert (resting, scored) == ([0, 0, 2, 2], [3, 3])
+    assert engine.numbers()["pairs"]["resting"] == [0, 2]
+    kept, woken = (
+        _with_pairs(qwen_model, ReplayPairs(rows, references=None, seed=0, pad_token_id=0), **settings)
+        for settings in ({"refresh_pairs_every": 9, "refresh_margin": 1.0}, {})
+    )
+    for other in (kept, woken):
+        other.load(engine.tensors(), engine.numbers())
+    assert kept.pairs is not None
+    assert kept.pairs.resting == {0, 2}
+    # Nothing would ever score them again.
+    assert woken.pairs is not None
+    assert not woken.pairs.resting
+
+
+def test_a_channel_whose_pairs_all_rest_is_inactive_and_says_why(qwen_model: Any) -> None:
+    pairs = ReplayPairs([PreferenceRow([1], [2], [3])], references=None, seed=0, pad_token_id=0)
+    engine = _with_pairs(qwen_model, pairs, dpo_variant="simpo", refresh_pairs_every=9, refresh_margin=1.0)
+    assert engine.replay_batch(2, "cpu") is not None
+    pairs.resting = frozenset({0})
+    assert engine.replay_batch(2, "cpu") is None
+    with pytest.warns(InactiveChannelWarning, match="'replay' .* the policy preferred every pair by refresh_margin"):
+        engine.end_step(1)
 
 
 def test_taid_goes_on_after_a_resume_and_begins_anew_in_the_next_run(qwen_model: Any) -> None:

@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from composer_replication.trainer.channel_log import ChannelLog, InactiveChannelWarning, MetricsFile
+from composer_replication.trainer.channel_log import (
+    ChannelLog,
+    InactiveChannelWarning,
+    MetricsFile,
+    NegativeChosenReward,
+)
 
 
 def test_sums_run_over_micro_batches_and_start_anew() -> None:
@@ -68,6 +73,45 @@ def test_a_silent_channel_is_named_with_its_reasons() -> None:
     assert len(caught) == 1
     assert "5 rollouts without a failing turn" in str(caught[0].message)
     assert "barely differs" in str(caught[0].message)
+
+
+def _log_rewards(log: ChannelLog, step: int, *rewards: float) -> dict[str, float]:
+    """A step in which every reward is the mean of two pairs in a micro-batch."""
+    for reward in rewards:
+        log.add("replay", "active_tokens", 8)
+        log.add("replay", "measured", 2)
+        log.add("replay", "chosen_reward", torch.tensor(2 * reward))
+        log.add("replay", "margin", torch.tensor(3 * reward))
+    return log.close(step)
+
+
+def test_rewards_are_means_over_the_pairs_of_a_step() -> None:
+    log = ChannelLog({"replay": 0.5}, patience=0)
+    metrics = _log_rewards(log, 1, 1.0, -2.0)
+    assert metrics["channels/replay/chosen_reward"] == -0.5
+    assert metrics["channels/replay/margin"] == -0.75
+    assert "channels/replay/measured" not in metrics
+    assert math.isnan(log.close(2)["channels/replay/margin"])
+    assert math.isnan(_log_rewards(log, 3, math.nan)["channels/replay/chosen_reward"])  # there is no reference
+
+
+def test_a_chosen_reward_below_zero_is_warned_of() -> None:
+    log = ChannelLog({"replay": 0.5}, patience=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step, reward in enumerate((-1.0, -1.0, 0.1, -1.0, -2.0)):
+            _log_rewards(log, step, reward)
+        log.close(5)  # without pairs: neither better nor worse
+    resumed = ChannelLog({"replay": 0.5}, patience=3)
+    resumed.load_state_dict(json.loads(json.dumps(log.state_dict())))
+    wanted = r"less likely .* for 3 steps \(until step 6, where chosen_reward is -4 nats\); .*replay_nll_weight"
+    with pytest.warns(NegativeChosenReward, match=wanted):
+        _log_rewards(resumed, 6, -4.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _log_rewards(resumed, 7, -4.0)
+        for step in range(9):
+            _log_rewards(ChannelLog({"replay": 0.5}, patience=0), step, -1.0)
 
 
 def test_activity_ends_the_silence() -> None:

@@ -13,12 +13,12 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from trainer.live_run import arguments, metrics, pairs, trainer
+from trainer.live_run import arguments, metrics, trainer
 from trainer.test_trace_trainer import house_traces
 from trl import GRPOTrainer
 from trl.chat_template_utils import add_response_schema
 
-from composer_replication._tiny.tool_house import ToolHouse, house_tasks
+from composer_replication._tiny.tool_house import ToolHouse, house_pairs, house_tasks
 from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.channels.hint_distillation import HintGate, judge_sites
 from composer_replication.trainer import channel_engine, on_policy_hints
@@ -322,19 +322,19 @@ def test_a_gate_that_nothing_passes_is_loud(tmp_path: Path) -> None:
 
 def test_pairs_come_from_a_file_too(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
-    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs(3)))
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in house_pairs(3)))
     assert len(trainer(tmp_path / "run", replay_dataset=str(file)).channels.pairs) == 3
 
 
 def test_pairs_are_compared_with_what_rollouts_show(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer(tmp_path)
     assert "replay_dataset" not in caplog.text
-    bare = [{key: value for key, value in pair.items() if key != "tools"} for pair in pairs()]
+    bare = [{key: value for key, value in pair.items() if key != "tools"} for pair in house_pairs(6)]
     with pytest.raises(ValueError, match=r"6 of 6 pairs call tools without showing any .* rollouts show count_lines, "):
         trainer(tmp_path, replay_dataset=bare)
     with pytest.raises(ValueError, match="without showing any"):
         trainer(tmp_path, replay_dataset=bare, environment_factory={"house": ToolHouse}, **_in_environment("house"))
-    trainer(tmp_path, replay_dataset=[{**pair, "prompt": pair["prompt"][1:]} for pair in pairs()])
+    trainer(tmp_path, replay_dataset=[{**pair, "prompt": pair["prompt"][1:]} for pair in house_pairs(6)])
     assert "6 of 6 pairs have another system prompt" in caplog.text
 
 
@@ -451,7 +451,7 @@ def test_bad_input_is_named_before_the_first_step(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="train_dataset is empty"):
         trainer(tmp_path, train_dataset=Dataset.from_list([]))
     with pytest.raises(ValueError, match=r"no pair that can be used.*empty side"):
-        trainer(tmp_path, replay_dataset=[{**pairs(1)[0], "chosen": []}])
+        trainer(tmp_path, replay_dataset=[{**house_pairs(1)[0], "chosen": []}])
     with pytest.raises(ValueError, match="alpha_sdpo"):
         trainer(tmp_path, alpha_sdpo=-1.0)
     with pytest.raises(TypeError, match="has no argument 'alpha_sdp': did you mean 'alpha_sdpo'"):

@@ -230,7 +230,7 @@ def test_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         computed(policy())
     assert [record.message for record in caplog.records if record.name.endswith("reference_logprobs")] == [
-        f"Reference log-probabilities: {done} of 7 pairs" for done in (3, 6, 7)
+        f"Log-probabilities: {done} of 7 pairs" for done in (3, 6, 7)
     ]
 
 

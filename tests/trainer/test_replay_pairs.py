@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 
+from composer_replication.channels.preference import DPOVariant, Preference
 from composer_replication.trainer.pairs import ReplayPairs
 from composer_replication.trainer.preference_rows import PreferenceRow
 
@@ -22,7 +23,7 @@ def rows(count: int) -> list[PreferenceRow]:
 
 
 def references(count: int) -> torch.Tensor:
-    return torch.stack([-torch.arange(count) - 0.25, -torch.arange(count) - 100.5], dim=1)
+    return torch.stack([-torch.arange(count) - 0.25, -9 * torch.arange(count) - 100.5], dim=1)
 
 
 def supply(count: int = 7, **settings: int) -> ReplayPairs:
@@ -47,7 +48,7 @@ def test_a_batch_holds_the_rows_and_their_own_references() -> None:
             assert seen == [1] * (len(ids) - gap) + [0] * gap
             assert asked == [0] * len(row.prompt_ids) + [1] * len(response) + [0] * gap
         assert float(batch["dpo_chosen_ref_logprobs"][place]) == -number - 0.25
-        assert float(batch["dpo_rejected_ref_logprobs"][place]) == -number - 100.5
+        assert float(batch["dpo_rejected_ref_logprobs"][place]) == -9 * number - 100.5
     # No wider than its longest row.
     assert all(bool(batch[f"dpo_{side}_attention_mask"][:, -1].any()) for side in ("chosen", "rejected"))
 
@@ -109,6 +110,91 @@ def test_a_resumed_supply_goes_on_with_the_next_batches(before: int) -> None:
         expected, batch = whole.next_batch(3, "cpu"), resumed.next_batch(3, "cpu")
         assert expected.keys() == batch.keys()
         assert all(torch.equal(expected[name], batch[name]) for name in expected)
+
+
+def scored(preferred: dict[int, float], count: int = 7, **settings: int) -> ReplayPairs:
+    """A supply whose policy puts the chosen side of some pairs this far above the rejected one, beyond the reference's
+    own distance: in nats per response."""
+
+    def score(part: list[PreferenceRow]) -> torch.Tensor:
+        places = [row.prompt_ids[0] for row in part]
+        values = references(count)[places]
+        values[:, 0] += torch.tensor([preferred.get(place, 0.0) for place in places])
+        return values
+
+    pairs = ReplayPairs(rows(count), references=references(count), seed=3, pad_token_id=PAD, score=score, **settings)
+    assert len(pairs.resting) == 0
+    return pairs
+
+
+def resting_at(margin: float, variant: DPOVariant = "dpo") -> Preference:
+    return Preference(variant=variant, refresh_pairs_every=1, refresh_margin=margin)
+
+
+def test_pairs_that_are_preferred_rest_until_the_next_refresh() -> None:
+    preferred = {2: 5.0, 4: 4.9, 6: 9.0, 1: -8.0}
+    pairs, stream = scored(preferred), numbers(supply(), 1, 21)
+    assert numbers(pairs, 3, 2) == stream[:6]
+    pairs.refresh(resting_at(5.0))
+    assert pairs.resting == {2, 6}
+    # The stream is the same, without them.
+    after = numbers(pairs, 5, 2)
+    assert after == [number for number in stream[6:] if number not in (2, 6)][:10]
+    preferred.update({2: 0.0, 6: 9.0})
+    pairs.refresh(resting_at(5.0))
+    assert pairs.resting == {6}
+    assert not pairs.all_rest
+    preferred.update(dict.fromkeys(range(7), 9.0))
+    pairs.refresh(resting_at(5.0))
+    assert pairs.all_rest
+    with pytest.raises(ValueError, match="all 7 examples are skipped"):
+        pairs.next_batch(1, "cpu")
+
+
+def test_a_margin_is_in_the_units_of_the_variant() -> None:
+    # Row 2 has three chosen and two rejected tokens, row 3 has four and three.
+    preferred = {2: 6.0, 3: 6.0}
+    for variant, margin, expected in (("dpo", 5.9, {2, 3}), ("dpo_norm", 1.6, {2}), ("dpo_norm", 1.4, {2, 3})):
+        pairs = scored(preferred)
+        pairs.refresh(resting_at(margin, variant))  # type: ignore[arg-type]
+        assert pairs.resting == expected
+    # Without a reference: -0.25 / 1 against -100.5 / 2 for row 0.
+    pairs = scored({})
+    pairs.refresh(resting_at(49.9, "simpo"))
+    assert 0 in pairs.resting
+    pairs.refresh(resting_at(50.1, "simpo"))
+    assert 0 not in pairs.resting
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_every_process_rests_the_same_pairs_and_scores_as_many(processes: int) -> None:
+    preferred = {2: 5.0, 5: 6.0, 6: 9.0, 0: 3.0}  # the share of one process wraps around to 0
+    shares: list[torch.Tensor] = []
+    for index in range(processes):
+        one = scored(preferred, process_index=index, num_processes=processes)
+        one._reduce = lambda values: shares.append(values) or values  # type: ignore[func-returns-value]
+        one.refresh(resting_at(5.0))
+    together = [scored(preferred, process_index=index, num_processes=processes) for index in range(processes)]
+    for one in together:
+        one._reduce = lambda _: torch.stack(shares).sum(0)
+        one.refresh(resting_at(5.0))
+        assert one.resting == {2, 5, 6}
+    alone = scored(preferred)
+    alone.refresh(resting_at(5.0))
+    drawn = [numbers(one, 2, 5) for one in together]
+    assert [number for draw in zip(*drawn, strict=True) for number in draw] == numbers(alone, 1, 10 * processes)
+    assert len({json.dumps(one.state_dict()) for one in together}) == 1
+
+
+def test_a_resumed_supply_knows_who_rests() -> None:
+    whole = scored({2: 5.0, 6: 9.0})
+    numbers(whole, 3, 1)
+    whole.refresh(resting_at(5.0))
+    numbers(whole, 3, 1)
+    resumed = supply()
+    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    assert resumed.resting == {2, 6}
+    assert numbers(resumed, 2, 4) == numbers(whole, 2, 4)
 
 
 def test_one_processs_state_serves_all_and_another_number_of_them() -> None:

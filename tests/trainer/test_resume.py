@@ -82,6 +82,8 @@ def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, model_dir: Path, k
     thresholds = [line.get("channels/sdpo/gate_threshold") for line in got]
     assert thresholds[0] is None
     assert thresholds[1] == thresholds[2] > 0
+    if kind == "full":
+        assert any(0 < line["channels/replay/resting"] < 6 for line in got)
     final = _weights(whole)
     assert all(torch.equal(tensor, final[name]) for name, tensor in _weights(broken).items())
 
@@ -115,6 +117,16 @@ def test_two_processes_stay_one_policy(tmp_path: Path, model_dir: Path) -> None:
     saved = [json.loads(file.read_text()) for file in (tmp_path / "checkpoint-2").glob("channels-*.json")]
     first_gate, second_gate = (one["channels"]["calibrations"]["sdpo"] for one in saved)
     assert first_gate["changes"] == second_gate["changes"] != []
+    # Both have scored their share of the pairs, and rest the same ones.
+    first_state, second_state = (
+        json.loads((tmp_path / "checkpoint-2" / f"channels-{process}.json").read_text())["channels"]["pairs"]
+        for process in range(2)
+    )
+    assert first_state == second_state
+    assert len(first_state["resting"]) > 0
+    assert 0 < logged[-1]["channels/replay/resting"] < 6
+    # Each of the two saves what it alone knows.
+    assert len(list((tmp_path / "checkpoint-2").glob("channels-*.json"))) == 2
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
