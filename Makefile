@@ -53,6 +53,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/compose_step.py
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/channel3_quick.py
+	$(BIN)/python benchmarks/teacher_pass.py
 	$(BIN)/python benchmarks/ingest.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/serve_teacher.py

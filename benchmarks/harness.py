@@ -97,7 +97,7 @@ def run(benchmark: Benchmark[Any], profile: Callable[[Any], None] | None = None)
         if profile is not None and arguments.profile:
             profile(benchmark.shape(arguments.quick))
             return None
-        return _report(benchmark, arguments.quick, arguments.repeats)
+        return make_report(benchmark, arguments.quick, arguments.repeats)
 
     main(
         report,
@@ -150,7 +150,8 @@ def reset_peak() -> int:
     return before
 
 
-def _report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict[str, Any]:
+def make_report(benchmark: Benchmark[Any], quick: bool, repeats: int | None) -> dict[str, Any]:
+    """Let the contestants take turns, check that they agree, and put their figures together."""
     repeats = repeats or (benchmark.quick_repeats if quick else benchmark.repeats)
     options = ["--quick"] if quick else []
     rounds = [*benchmark.contestants] * repeats

@@ -26,7 +26,7 @@ PACKABLE_ARCHITECTURES = frozenset(
 
 # Above this share of the plain form's cells, packing costs more than it saves: its mask rules out the fastest kernels,
 # and a packed row's attention spans both rests.
-_WORTHWHILE_SHARE = 0.8
+WORTHWHILE_SHARE = 0.8
 
 
 def pair_states(
@@ -38,12 +38,12 @@ def pair_states(
     caller sees no difference but the cost.
     """
     packed = None
-    if _packs(model, input_ids.shape[1]):
+    if packs(model, input_ids.shape[1]):
         packed = _packed(input_ids, attention_mask, index_P2)
     if packed is None:
         states = run_causal_lm(model, input_ids, attention_mask)
         return HiddenStates(states.predicting(index_P2), states.head)
-    mask = _mask_for(model, packed.visible_BWW)
+    mask = mask_for(model, packed.visible_BWW)
     states = run_causal_lm(model, packed.input_ids_BW, mask, packed.position_ids_BW)
     return HiddenStates(states.hidden[packed.rows_P, packed.columns_P], states.head)
 
@@ -73,7 +73,7 @@ def _packed(input_ids: torch.Tensor, attention_mask: torch.Tensor, index_P2: tor
     shared_B1 = alike_BT.long().cumprod(1).sum(1, keepdim=True)
     shared_B1 = torch.minimum(shared_B1, torch.minimum(one_end_B1, other_end_B1))
     width = int((one_end_B1 + other_end_B1 - shared_B1).max())
-    if width > _WORTHWHILE_SHARE * 2 * columns:
+    if width > WORTHWHILE_SHARE * 2 * columns:
         return None
 
     column_W = torch.arange(width, device=input_ids.device)
@@ -104,7 +104,7 @@ def _packed(input_ids: torch.Tensor, attention_mask: torch.Tensor, index_P2: tor
     return _Packed(from_rows(one_BT, other_BT), source_BW, visible_BWW, rows_P, columns_P)
 
 
-def _packs(model: nn.Module, columns: int) -> bool:
+def packs(model: nn.Module, columns: int) -> bool:
     """Whether the model computes packed rows of pairs that were `columns` long as it does plain ones."""
     inner = transformers_model(model)
     config: Any = getattr(inner, "config", None)
@@ -131,7 +131,7 @@ def _only_plain_adapters(model: nn.Module) -> bool:
     )
 
 
-def _mask_for(model: nn.Module, visible_BWW: torch.Tensor) -> torch.Tensor:
+def mask_for(model: nn.Module, visible_BWW: torch.Tensor) -> torch.Tensor:
     """Return the model's form of a mask: eager attention adds it to its scores, SDPA takes booleans."""
     inner: Any = transformers_model(model)
     mask = visible_BWW[:, None]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from packable_models import VOCABULARY, Passes, build
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
 from composer_replication import shared_prefix
@@ -15,48 +16,6 @@ from composer_replication._tiny import tiny_model
 from composer_replication.channels.preference import Preference
 from composer_replication.channels.scoring import preference_logprobs
 from composer_replication.shared_prefix import PACKABLE_ARCHITECTURES
-
-VOCABULARY = 60
-_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
-    "gemma": {"head_dim": 8},
-    "gemma2": {
-        "head_dim": 8,
-        "final_logit_softcapping": 2.0,
-        "attn_logit_softcapping": 1.0,
-        "query_pre_attn_scalar": 8,
-    },
-    "glm4": {"head_dim": 8},
-    "mixtral": {"num_local_experts": 3},
-    "qwen3": {"head_dim": 8},
-    "qwen3_moe": {"head_dim": 8, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
-}
-_SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
-
-
-def build(architecture: str, attention: str | None = None, **settings: Any) -> Any:
-    sizes = {} if architecture == "gpt2" else _SIZES
-    config = transformers.AutoConfig.for_model(
-        architecture,
-        vocab_size=VOCABULARY,
-        **{**_SPECIAL_TOKENS, **sizes, **_SETTINGS.get(architecture, {}), **settings},
-    )
-    model = transformers.AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, **({} if attention is None else {"attn_implementation": attention})
-    ).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            # Far from its initialisation: attention that looks anywhere, logits that differ.
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model
 
 
 def pairs(
@@ -88,20 +47,9 @@ def pairs(
     return batch
 
 
-class Passes:
-    """The shapes of the ids that go through a model."""
-
-    def __init__(self, model: Any) -> None:
-        self.shapes: list[tuple[int, ...]] = []
-        model.register_forward_pre_hook(lambda _, __, kwargs: self.note(kwargs), with_kwargs=True)
-
-    def note(self, kwargs: dict[str, Any]) -> None:
-        self.shapes.append(tuple(kwargs["input_ids"].shape))
-
-
 def in_two_rows(monkeypatch: pytest.MonkeyPatch, model: Any, batch: dict[str, torch.Tensor]) -> Any:
     with monkeypatch.context() as patch:
-        patch.setattr(shared_prefix, "_packs", lambda *_: False)
+        patch.setattr(shared_prefix, "packs", lambda *_: False)
         return measured(model, batch)
 
 
@@ -152,7 +100,7 @@ def test_padding_on_the_left_packs_where_the_columns_agree(architecture: str, mo
 def test_a_column_that_only_one_side_sees_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pairs()
     batch["dpo_rejected_attention_mask"][:, 12] = 0
-    monkeypatch.setattr(shared_prefix, "_WORTHWHILE_SHARE", 1.0)
+    monkeypatch.setattr(shared_prefix, "WORTHWHILE_SHARE", 1.0)
     check_same(monkeypatch, build("llama"), batch)
 
 
@@ -255,7 +203,7 @@ def _hybrid() -> Any:
     ids=["own_forward", "virtual_tokens", "invocation", "hybrid", "alibi", "state_space"],
 )
 def test_models_that_cannot_take_packed_rows_are_told(unpackable: Any) -> None:
-    assert not shared_prefix._packs(unpackable(), 8)
+    assert not shared_prefix.packs(unpackable(), 8)
 
 
 def test_wrappers_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,4 +216,4 @@ def test_wrappers_are_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
             return self.module(**kwargs)
 
     check_same(monkeypatch, Wrapped(tiny_model("llama", vocab_size=VOCABULARY)), pairs())
-    assert not shared_prefix._packs(Wrapped(_prompt_tuned()), 8)
+    assert not shared_prefix.packs(Wrapped(_prompt_tuned()), 8)

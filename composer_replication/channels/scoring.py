@@ -19,6 +19,7 @@ from torch import nn
 
 from composer_replication._arguments import check_same_shape, check_token_ids, entry
 from composer_replication.causal_lm import HiddenStates, evaluating, run_causal_lm
+from composer_replication.context_passes import context_states
 from composer_replication.distillation.fused.losses import fused_token_logprobs
 from composer_replication.shared_prefix import pair_states
 
@@ -70,27 +71,48 @@ def row_sums(values_P: torch.Tensor, index_P2: torch.Tensor, rows: int) -> torch
     return values_P.new_zeros(rows).index_add(0, index_P2[:, 0], values_P)
 
 
-def hinted_states(model: nn.Module, inputs: Batch, index_P2: torch.Tensor) -> HiddenStates:
+def hinted_states(
+    model: nn.Module, inputs: Batch, index_P2: torch.Tensor, token_budget: int | None = None
+) -> HiddenStates:
     """A teacher's (P, H) hidden states in the hinted contexts, without gradient.
 
-    The pass covers no more rows and columns than the (P, 2) positions need.
+    The pass covers no more rows and columns than the (P, 2) positions need. With a `token_budget` there are several,
+    none over more tokens than that, and what contexts share runs once where the model allows it.
     """
+    input_ids, attention_mask = inputs["ctx_teacher_input_ids"], inputs.get("ctx_teacher_attention_mask")
+    if attention_mask is not None:
+        check_same_shape("ctx_teacher_attention_mask", attention_mask, "ctx_teacher_input_ids", input_ids)
+    if token_budget is not None:
+        return context_states(model, input_ids, attention_mask, index_P2, token_budget=token_budget)
     rows, row_of_P = torch.unique(index_P2[:, 0], return_inverse=True)
     # The last token is predicted, not read: its own column is not needed.
     columns = int(index_P2[:, 1].max())
-    attention_mask = inputs.get("ctx_teacher_attention_mask")
-    if attention_mask is not None:
-        check_same_shape(
-            "ctx_teacher_attention_mask", attention_mask, "ctx_teacher_input_ids", inputs["ctx_teacher_input_ids"]
-        )
     with torch.no_grad(), evaluating(model):
         states = run_causal_lm(
-            model,
-            inputs["ctx_teacher_input_ids"][rows, :columns],
-            None if attention_mask is None else attention_mask[rows, :columns],
+            model, input_ids[rows, :columns], None if attention_mask is None else attention_mask[rows, :columns]
         )
         needed_P2 = torch.stack([row_of_P, index_P2[:, 1]], dim=1)
         return HiddenStates(states.predicting(needed_P2), states.head)
+
+
+def with_bare_contexts(inputs: Batch, student_P2: torch.Tensor, teacher_P2: torch.Tensor) -> tuple[Batch, torch.Tensor]:
+    """The hinted contexts and, below them, the student's own rows, for one teacher to read both.
+
+    Returns:
+        `ctx_teacher_input_ids` and `ctx_teacher_attention_mask`, and (2·P, 2) positions in them: the tokens of the
+        pairs with the hint, then the same tokens without it.
+    """
+    stacks: dict[str, torch.Tensor] = {}
+    width = max(inputs[f"{prefix}input_ids"].shape[1] for prefix in ("ctx_teacher_", ""))
+    for part in ("input_ids", "attention_mask"):
+        both = []
+        for prefix in ("ctx_teacher_", ""):
+            ids = inputs[f"{prefix}input_ids"]
+            rows = ids if part == "input_ids" else inputs.get(f"{prefix}{part}", torch.ones_like(ids))
+            both.append(F.pad(rows, (0, width - ids.shape[1])))
+        stacks[f"ctx_teacher_{part}"] = torch.cat(both)
+    below = student_P2.new_tensor([inputs["ctx_teacher_input_ids"].shape[0], 0])
+    return stacks, torch.cat([teacher_P2, student_P2 + below])
 
 
 def sdpo_pairs(inputs: Batch) -> tuple[torch.Tensor, torch.Tensor]:

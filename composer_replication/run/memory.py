@@ -2,7 +2,8 @@
 
 Weights, gradients and optimiser states are counted from the model's shapes. Activations are estimated from the usual 34
 bytes per token, layer and hidden unit at two bytes a number (attention scores are never kept, logits are projected in
-chunks); they depend on kernels and sequence lengths, and are the least certain part.
+chunks); they depend on kernels and sequence lengths, and are the least certain part. Those of channel 2's teacher count
+too: the states that it leaves for the loss, and its passes where they are larger than the student's.
 """
 
 from __future__ import annotations
@@ -94,17 +95,24 @@ def _activations(config: Config, shape: Any) -> int:
     length = config.data.max_length
     if config.environment is not None:
         length = _PROMPT_TOKENS + grpo.max_completion_length
-    tokens = training.batch_size * length
+    of_the_policy = tokens = training.batch_size * length
     if config.channels.replay.beta:
         # Pairs are in memory together with the rest; their prompts mostly once.
         pairs = config.channels.replay.batch_size or max(1, training.batch_size // 2)
         tokens += pairs * config.channels.replay.max_length
     hidden, layers = int(shape.hidden_size), int(shape.num_hidden_layers)
     of_a_layer = tokens * hidden * _ACTIVATION_BYTES * width // 2
+    student = layers * of_a_layer
     if training.gradient_checkpointing:
         # The input of every layer is kept, and one layer at a time is computed again.
-        return layers * tokens * hidden * width + of_a_layer
-    return layers * of_a_layer
+        student = layers * tokens * hidden * width + of_a_layer
+    if not config.channels.sdpo.alpha:
+        return student
+    # A teacher's pass has no gradient and no more tokens than one of the policy, so one layer of it is in memory at a
+    # time; it comes before the student's. Of the step's tokens, those of hinted turns (at most all) keep a state.
+    teacher = of_the_policy * hidden * (_ACTIVATION_BYTES * width // 2 + width)
+    states = training.gradient_accumulation * of_the_policy * hidden * width
+    return max(student, teacher) + states
 
 
 def _bytes(parameters: Any) -> int:

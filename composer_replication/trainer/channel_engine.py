@@ -25,7 +25,7 @@ from composer_replication.channels.hint_distillation import (
     importance_weights,
     judge_sites,
 )
-from composer_replication.channels.scoring import Batch, at, sdpo_pairs, token_logprobs
+from composer_replication.channels.scoring import Batch, at, sdpo_pairs, token_logprobs, with_bare_contexts
 from composer_replication.channels.settings import ChannelSettings
 from composer_replication.distillation.fused.losses import fused_token_logprobs
 from composer_replication.distillation.taid import TAIDScheduler
@@ -125,20 +125,28 @@ class ChannelEngine:
         every = self.settings.watch.gradient_share_every
         return bool(every) and is_last_micro_batch and step % every == 0
 
+    def hinted(self, batch: Batch, token_budget: int | None = None) -> HiddenStates:
+        """The teacher's (P, H) states at the pairs of `batch`.
+
+        `token_budget` is the most tokens of a pass; None: as many as the student's own pass over `batch` takes.
+        """
+        assert self.teacher is not None
+        _, teacher_P2 = sdpo_pairs(batch)
+        return self.teacher.hinted_states(batch, teacher_P2, token_budget or batch["input_ids"].numel())
+
     @torch.no_grad()
-    def measured(self, batch: Batch) -> MeasuredHints:
-        """Let the teacher score the turns of a batch with and without their hints."""
+    def measured(self, batch: Batch, token_budget: int | None = None) -> MeasuredHints:
+        """Let the teacher score the pairs of `batch` with their hints and without; see `hinted`."""
         assert self.teacher is not None
         student_P2, teacher_P2 = sdpo_pairs(batch)
-        hinted = self.teacher.hinted_states(batch, teacher_P2)
         # The same teacher without the hint, so that what is measured is the hint and not how far the policy has come.
-        bare_context = {"ctx_teacher_input_ids": batch["input_ids"]}
-        if "attention_mask" in batch:
-            bare_context["ctx_teacher_attention_mask"] = batch["attention_mask"]
-        bare = self.teacher.hinted_states(bare_context, student_P2)
+        contexts, index_2P2 = with_bare_contexts(batch, student_P2, teacher_P2)
+        states = self.teacher.hinted_states(contexts, index_2P2, token_budget or batch["input_ids"].numel())
         tokens_P = at(batch["input_ids"], student_P2)
-        bare_P, hinted_P = (fused_token_logprobs(one.hidden, tokens_P, one.head) for one in (bare, hinted))
-        return MeasuredHints(bare_P, hinted_P, hinted)
+        logprobs_2P = fused_token_logprobs(states.hidden, tokens_P.repeat(2), states.head)
+        hinted_P, bare_P = logprobs_2P.chunk(2)
+        # A copy: the states are kept for the step, and those without the hint are not needed any more.
+        return MeasuredHints(bare_P, hinted_P, HiddenStates(states.hidden[: len(tokens_P)].clone(), states.head))
 
     def changes(self, batch: Batch, site_of_pair_P: torch.Tensor) -> list[float]:
         """By how much each site's hint changes its turn's mean log-probability: what a calibrated gate compares."""
@@ -148,7 +156,13 @@ class ChannelEngine:
 
     @torch.no_grad()
     def judge(
-        self, batch: Batch, site_of_pair_P: torch.Tensor, *, channel: str, rewarded_S: torch.Tensor | None = None
+        self,
+        batch: Batch,
+        site_of_pair_P: torch.Tensor,
+        *,
+        channel: str,
+        rewarded_S: torch.Tensor | None = None,
+        token_budget: int | None = None,
     ) -> JudgedHints:
         """Let the teacher score the hinted contexts, and let the gate choose among them.
 
@@ -157,15 +171,15 @@ class ChannelEngine:
             site_of_pair_P: the number of the site that a pair belongs to, from 0 without gaps.
             channel: the name that it is reported under.
             rewarded_S: whether a site is in a rewarded rollout; None where there are no rewards.
+            token_budget: see `hinted`.
         """
         sites = int(site_of_pair_P.max()) + 1
         self.log.add(channel, "sites", sites)
         gate = self.settings.sdpo.gate
         if gate is None:
-            assert self.teacher is not None
-            hinted = self.teacher.hinted_states(batch, sdpo_pairs(batch)[1])
+            hinted = self.hinted(batch, token_budget)
             return JudgedHints(torch.ones_like(site_of_pair_P, dtype=torch.bool), hinted)
-        bare_P, hinted_P, hinted = self.measured(batch)
+        bare_P, hinted_P, hinted = self.measured(batch, token_budget)
         threshold = self.calibrations[channel].threshold if channel in self.calibrations else None
         result = judge_sites(gate, bare_P, hinted_P, site_of_pair_P, rewarded_S, threshold)
         self.log.add(channel, "measured", sites)

@@ -20,6 +20,7 @@ from torch import nn
 from composer_replication.causal_lm import HiddenStates, run_causal_lm
 from composer_replication.channels.hint_distillation import HintGenerator
 from composer_replication.channels.scoring import at
+from composer_replication.distillation.fused.head import LogitHead
 from composer_replication.traces import dump_json
 from composer_replication.trainer.advantages import routed_advantages
 from composer_replication.trainer.channel_engine import ChannelEngine, JudgedHints
@@ -43,7 +44,7 @@ class OnPolicyHints:
         tokenizer: renders as the rollouts' prompts were rendered.
         hint_generator: writes the hint for an error.
         accelerator: the trainer's; reduces over processes, and sets the precision of the teacher's passes.
-        rows_per_pass: how many rollouts the teacher scores at once.
+        rows_per_pass: rollouts of a micro-batch; the teacher's passes are over no more tokens.
         max_length: of a hinted context, in tokens.
         temperature: that the rollouts are sampled at.
     """
@@ -70,7 +71,8 @@ class OnPolicyHints:
         self._texts: list[Any] = []
         # The teacher's states of each site, by its identity: equal sites may stand in different rollouts. They hold for
         # the optimiser step that follows the generation; then the teacher has moved.
-        self._states: dict[int, HiddenStates] = {}
+        self._states: dict[int, torch.Tensor] = {}
+        self._head: LogitHead | None = None
         self._states_of_step = -1
 
     def forget(self) -> None:
@@ -175,11 +177,11 @@ class OnPolicyHints:
             bare = self._accelerator.unwrap_model(model)
             student = run_causal_lm(bare, batch["input_ids"], batch["attention_mask"])
         if step == self._states_of_step:
+            assert self._head is not None
             states = [self._states[id(site)] for sites in inputs[SITES] for site in sites]
-            teacher = HiddenStates(torch.cat([one.hidden for one in states]), states[0].head)
+            teacher = HiddenStates(torch.cat(states), self._head)
         else:
-            assert self._channels.teacher is not None
-            teacher = self._channels.teacher.hinted_states(batch, batch["sdpo_teacher_index"])
+            teacher = self._channels.hinted(batch)
         judged = JudgedHints(torch.ones_like(site_of_pair_P, dtype=torch.bool), teacher)
         # Gradients are averaged over the processes, hence the factor.
         token_weight = self._accelerator.num_processes * windows / float(inputs[_TOKENS])
@@ -213,25 +215,28 @@ class OnPolicyHints:
         calibration.add(gather_object(measured_in_parts(measured, drawn, self._rows_per_pass)))
 
     def _judged(self, output: dict[str, Any], found: list[list[HintSite]]) -> list[list[HintSite]]:
-        """Return the sites that pass the gate, scored a few rollouts at a time."""
+        """Return the sites that pass the gate; no pass of the teacher is larger than one of the student."""
+        kept: list[list[HintSite]] = [[] for _ in found]
+        built = hinted_batch(output, found, pad_token_id=self._tokenizer.pad_token_id)
+        if built is None:
+            return kept
+        batch, site_of_pair_P = built
+        of_site = [(row, site) for row, sites in enumerate(found) for site in sites]
         rewarded = output["advantages"] > 0
         rewarded_B = rewarded if rewarded.dim() == 1 else rewarded.any(dim=1)
-        kept: list[list[HintSite]] = [[] for _ in found]
-        hinted_rows = [row for row, sites in enumerate(found) if sites]
-        for start in range(0, len(hinted_rows), self._rows_per_pass):
-            rows = hinted_rows[start : start + self._rows_per_pass]
-            part = {name: output[name][rows] for name in _OF_ROLLOUTS}
-            built = hinted_batch(part, [found[row] for row in rows], pad_token_id=self._tokenizer.pad_token_id)
-            assert built is not None, "rows without a token to learn from have no sites"
-            batch, site_of_pair_P = built
-            of_site = [(row, site) for row in rows for site in found[row]]
-            rewarded_S = rewarded_B[[row for row, _ in of_site]]
-            judged = self._channels.judge(batch, site_of_pair_P, channel="sdpo", rewarded_S=rewarded_S)
-            for number, (row, site) in enumerate(of_site):
-                own_P = site_of_pair_P == number
-                if bool(judged.kept_P[own_P].all()):
-                    kept[row].append(site)
-                    self._states[id(site)] = HiddenStates(judged.teacher.hidden[own_P], judged.teacher.head)
+        judged = self._channels.judge(
+            batch,
+            site_of_pair_P,
+            channel="sdpo",
+            rewarded_S=rewarded_B[[row for row, _ in of_site]],
+            token_budget=self._rows_per_pass * batch["input_ids"].shape[1],
+        )
+        self._head = judged.teacher.head
+        for number, (row, site) in enumerate(of_site):
+            own_P = site_of_pair_P == number
+            if bool(judged.kept_P[own_P].all()):
+                kept[row].append(site)
+                self._states[id(site)] = judged.teacher.hidden[own_P]
         return kept
 
 

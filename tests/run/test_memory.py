@@ -93,3 +93,20 @@ def test_the_total_is_the_sum(folder: Path) -> None:
     figures = estimate(folder).as_dict()
     parts = ("weights", "gradients", "optimizer", "teacher", "reference", "activations")
     assert figures["total"] == sum(figures[name] for name in parts)
+
+
+def test_a_teacher_leaves_states_and_its_passes_are_no_larger_than_the_students(folder: Path) -> None:
+    def activations(alpha: float, **training: Any) -> int:
+        rollouts = {"data": {"prompts": "p.jsonl"}, "environment": {"class": "m:C"}}
+        channels = {"sdpo": {"alpha": alpha}, "grpo": {"max_completion_length": 256}}
+        return estimate(
+            folder, **rollouts, channels=channels, training={"output_dir": "o", "bf16": False, **training}
+        ).activations
+
+    hidden = empty_model(config(folder).model).config.hidden_size
+    states = 8 * (512 + 256) * hidden * 4
+    for checkpointing in (True, False):
+        student = activations(0.0, gradient_checkpointing=checkpointing)
+        for accumulation in (1, 3):
+            given = {"gradient_checkpointing": checkpointing, "gradient_accumulation": accumulation, "batch_size": 8}
+            assert activations(0.1, **given) == student + accumulation * states

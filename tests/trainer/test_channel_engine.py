@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from packable_models import Passes
 
 from composer_replication.batch import build_batch
 from composer_replication.causal_lm import run_causal_lm
@@ -74,6 +75,28 @@ def test_the_gap_is_positive_where_the_hint_makes_the_turn_less_likely(qwen_toke
     # A calibrated gate compares the absolute value of the mean, not the mean of absolute values.
     assert metrics["channels/sdpo/gap"] > 1.1 * abs(metrics["channels/sdpo/signed_gap"])
     assert engine.changes(batch, site_numbers(batch)) == pytest.approx([abs(float((bare - hinted).mean()))], rel=1e-4)
+
+
+@pytest.mark.parametrize("token_budget", [None, 40])
+def test_hints_are_measured_with_and_without_in_passes_of_the_budget(
+    qwen_tokenizer: Any, qwen_model: Any, token_budget: int | None
+) -> None:
+    batch = build_batch(qwen_tokenizer)
+    engine = _engine(qwen_model, sdpo_teacher="frozen")
+    passes = Passes(qwen_model)
+    bare_P, hinted_P, teacher = engine.measured(batch, token_budget)
+    largest = max(rows * columns for rows, columns in passes.shapes)
+    assert largest <= (token_budget or batch["input_ids"].numel()) or all(rows == 1 for rows, _ in passes.shapes)
+    states = run_causal_lm(qwen_model.eval(), batch["ctx_teacher_input_ids"], batch["ctx_teacher_attention_mask"])
+    expected_PH = states.predicting(batch["sdpo_teacher_index"])
+    torch.testing.assert_close(teacher.hidden, expected_PH.detach(), rtol=1e-4, atol=1e-5)
+    for logprobs_P, prefix, index in ((bare_P, "", "student"), (hinted_P, "ctx_teacher_", "teacher")):
+        ids, (rows, columns) = batch[f"{prefix}input_ids"], batch[f"sdpo_{index}_index"].T
+        logits = qwen_model(input_ids=ids, attention_mask=batch[f"{prefix}attention_mask"]).logits.log_softmax(-1)
+        torch.testing.assert_close(logprobs_P, logits[rows, columns - 1, ids[rows, columns]], rtol=1e-4, atol=1e-5)
+    # What is kept for the step is the states with the hint, and no more.
+    assert teacher.hidden.untyped_storage().nbytes() == teacher.hidden.nbytes
+    torch.testing.assert_close(engine.hinted(batch, token_budget).hidden, teacher.hidden, rtol=1e-4, atol=1e-5)
 
 
 def test_the_loss_is_that_of_the_channel_with_every_token_weighed(qwen_tokenizer: Any, qwen_model: Any) -> None:

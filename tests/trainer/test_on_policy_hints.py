@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from packable_models import Passes
+from trainer.scripted_rollouts import ANSWER, CONTENT, NOT_FOUND, OPENED, READ, padded, play
 
+from composer_replication.channels.settings import ChannelSettings
+from composer_replication.hint_generator import LayeredHints, as_collator_hint
+from composer_replication.trainer.channel_engine import ChannelEngine
 from composer_replication.trainer.on_policy_hints import OnPolicyHints, _succeeded, sampled_logprobs
+from composer_replication.trainer.rollout_hints import find_hint_sites, hinted_batch
 
 
 def _hints() -> OnPolicyHints:
@@ -53,3 +59,40 @@ def test_the_samplers_own_probabilities_come_first() -> None:
         found = sampled_logprobs({"prompt_ids": prompts, **given}, index)
         assert found is not None
         torch.testing.assert_close(found, torch.tensor(expected), equal_nan=True)
+
+
+@pytest.mark.parametrize("rows_per_pass", [1, 2, 4])
+def test_a_generation_is_judged_in_passes_no_larger_than_the_students(
+    qwen_tokenizer: Any, qwen_model: Any, rows_per_pass: int
+) -> None:
+    errs = [OPENED, NOT_FOUND]
+    scripts = [[*errs, *errs, *errs, ANSWER], [ANSWER], [READ, CONTENT, *errs, ANSWER], [*errs, READ, CONTENT, ANSWER]]
+    rollouts = [play(qwen_tokenizer, script) for script in scripts]
+    generator = as_collator_hint(LayeredHints())
+    found, _ = find_hint_sites(rollouts, tokenizer=qwen_tokenizer, hint_generator=generator)
+    assert [len(sites) for sites in found] == [3, 0, 1, 1]
+    channels = ChannelEngine(
+        qwen_model, ChannelSettings(beta_replay=0.0), pairs=None, channels={"sdpo": 0.1, "replay": 0.0}
+    )
+    nothing: Any = None
+    hints = OnPolicyHints(
+        channels, qwen_tokenizer, nothing, accelerator=nothing, rows_per_pass=rows_per_pass, max_length=None
+    )
+    output = {**padded(rollouts, qwen_tokenizer.pad_token_id), "advantages": torch.tensor([-1.0, 1.0, -1.0, -1.0])}
+    passes = Passes(qwen_model)
+    kept = hints._judged(output, found)
+    width = output["prompt_ids"].shape[1] + output["completion_ids"].shape[1]
+    hint = max(len(site.hint_ids) for sites in found for site in sites)
+    assert all(rows * columns <= max(rows_per_pass * width, width + hint) for rows, columns in passes.shapes)
+    assert kept == found
+    # The states of each site are those of its own row in a pass of its own.
+    assert channels.teacher is not None
+    for row, sites in enumerate(found):
+        for site in sites:
+            alone = [[site] if number == row else [] for number in range(len(found))]
+            built = hinted_batch(output, alone, pad_token_id=qwen_tokenizer.pad_token_id)
+            assert built is not None
+            expected = channels.teacher.hinted_states(built[0], built[0]["sdpo_teacher_index"])
+            torch.testing.assert_close(hints._states[id(site)], expected.hidden, rtol=1e-4, atol=1e-4)
+            assert hints._head is not None
+            assert hints._head.is_same(expected.head)

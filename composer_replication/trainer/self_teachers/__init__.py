@@ -28,9 +28,12 @@ class SelfTeacher(Protocol):
     def kind(self) -> str:
         """The name under which `make_teacher` knows it."""
 
-    def hinted_states(self, inputs: Batch, teacher_index_P2: torch.Tensor) -> HiddenStates:
+    def hinted_states(
+        self, inputs: Batch, teacher_index_P2: torch.Tensor, token_budget: int | None = None
+    ) -> HiddenStates:
         """The (P, H) hidden states at (P, 2) positions of `ctx_teacher_input_ids`, and the head that reads them.
 
+        With a `token_budget`, in passes of no more tokens than that (see `channels.hinted_states`).
         The head's tensors may be the teacher's own: read it before the next update.
         """
 

@@ -30,8 +30,8 @@ class EMATeacher:
 
     LoRA updates are averaged as products, at four times the adapter's rank (`low_rank`). All other parameters that
     train (the model's own, `modules_to_save`, biases) are averaged one by one. Half precision would lose a step's share
-    in its rounding, so averages are kept in float32 and cast for the pass. Everything else, buffers included, is the
-    policy's own.
+    in its rounding, so averages are kept in float32 and cast once per update. Everything else, buffers included, is
+    the policy's own.
     """
 
     kind = "ema"
@@ -47,23 +47,21 @@ class EMATeacher:
             )
             for name, update in self._updates.items()
         }
+        self._cast: dict[str, torch.Tensor] = {}
 
     @property
     def truncation(self) -> float:
         """Upper bound of the relative error that the kept rank has cost any LoRA layer so far; 0 without LoRA."""
         return max((float(average.truncation) for average in self._low_rank.values()), default=0.0)
 
-    def hinted_states(self, inputs: Batch, teacher_index_P2: torch.Tensor) -> HiddenStates:
-        tensors = {name: self._averages[name].to(parameter) for name, parameter in self._plain().items()}
-        for name, update in self._updates.items():
-            average = self._low_rank[name]
-            # The layer itself applies the factors: its own sizes come from the weights, and it scales the product.
-            tensors[update.down_name] = average.right_RI.to(update.down)
-            tensors[update.up_name] = (average.left_OR / update.scaling).to(update.up)
-        return self._substitution.hinted_states(tensors, inputs, teacher_index_P2)
+    def hinted_states(
+        self, inputs: Batch, teacher_index_P2: torch.Tensor, token_budget: int | None = None
+    ) -> HiddenStates:
+        return self._substitution.hinted_states(self._as_policy(), inputs, teacher_index_P2, token_budget)
 
     @torch.no_grad()
     def update(self) -> None:
+        self._cast = {}
         for name, parameter in self._plain().items():
             self._averages[name] = average = self._averages[name].to(parameter.device)
             average.lerp_(parameter.to(average.dtype), self._rate)
@@ -75,8 +73,22 @@ class EMATeacher:
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         check_state(self.kind, state, self._tensors())
+        self._cast = {}
         for name, tensor in self._tensors().items():
             tensor.copy_(state[name])
+
+    def _as_policy(self) -> dict[str, torch.Tensor]:
+        """The averages in the types and places of the policy's parameters, made at the first pass after an update."""
+        trained = self._substitution.trained_parameters()
+        # Trainers may move or cast the policy after the first pass.
+        if any(_kind(self._cast.get(name)) != _kind(parameter) for name, parameter in trained.items()):
+            self._cast = {name: self._averages[name].to(parameter) for name, parameter in self._plain().items()}
+            for name, update in self._updates.items():
+                average = self._low_rank[name]
+                # The layer itself applies the factors: its own sizes come from the weights, and it scales the product.
+                self._cast[update.down_name] = average.right_RI.to(update.down)
+                self._cast[update.up_name] = (average.left_OR / update.scaling).to(update.up)
+        return self._cast
 
     def _follow(self, name: str, update: LoraUpdate) -> None:
         average = self._low_rank[name]
@@ -98,6 +110,10 @@ class EMATeacher:
             for part, tensor in average.tensors().items()
         }
         return {**self._averages, **low_rank}
+
+
+def _kind(tensor: torch.Tensor | None) -> tuple[torch.dtype, torch.device] | None:
+    return None if tensor is None else (tensor.dtype, tensor.device)
 
 
 def _in_averaging_type(parameter: torch.Tensor) -> torch.Tensor:

@@ -24,8 +24,10 @@ class LiveTeacher:
     def __init__(self, model: nn.Module) -> None:
         self._policy = without_wrappers(model)
 
-    def hinted_states(self, inputs: Batch, teacher_index_P2: torch.Tensor) -> HiddenStates:
-        return hinted_states(self._policy, inputs, teacher_index_P2)
+    def hinted_states(
+        self, inputs: Batch, teacher_index_P2: torch.Tensor, token_budget: int | None = None
+    ) -> HiddenStates:
+        return hinted_states(self._policy, inputs, teacher_index_P2, token_budget)
 
     def update(self) -> None:
         pass
@@ -53,10 +55,12 @@ class FrozenTeacher:
         self._buffers = {name for name, _ in self._substitution.policy.named_buffers() if name in saved_names}
         self._kept = {name: tensor.detach().clone() for name, tensor in self._changing().items()}
 
-    def hinted_states(self, inputs: Batch, teacher_index_P2: torch.Tensor) -> HiddenStates:
+    def hinted_states(
+        self, inputs: Batch, teacher_index_P2: torch.Tensor, token_budget: int | None = None
+    ) -> HiddenStates:
         for name, tensor in self._changing().items():
             self._kept[name] = self._kept[name].to(tensor)
-        return self._substitution.hinted_states(self._kept, inputs, teacher_index_P2)
+        return self._substitution.hinted_states(self._kept, inputs, teacher_index_P2, token_budget)
 
     def update(self) -> None:
         pass
@@ -77,7 +81,7 @@ class FrozenTeacher:
 
 
 class TrustRegionTeacher:
-    """`logits = (1 - mix)·frozen + mix·live`, both in the hinted context; it makes two passes.
+    """`logits = (1 - mix)·frozen + mix·live`, both in the hinted context; it makes every pass twice.
 
     Where both read their hidden states through one head without a cap, the hidden states are mixed instead of the
     logits: the same, as logits are linear in them and the weights add up to one. Elsewhere the logits are made, (P, V)
@@ -91,9 +95,11 @@ class TrustRegionTeacher:
         self._live = LiveTeacher(model)
         self._mix = mix
 
-    def hinted_states(self, inputs: Batch, teacher_index_P2: torch.Tensor) -> HiddenStates:
-        frozen = self._frozen.hinted_states(inputs, teacher_index_P2)
-        live = self._live.hinted_states(inputs, teacher_index_P2)
+    def hinted_states(
+        self, inputs: Batch, teacher_index_P2: torch.Tensor, token_budget: int | None = None
+    ) -> HiddenStates:
+        frozen = self._frozen.hinted_states(inputs, teacher_index_P2, token_budget)
+        live = self._live.hinted_states(inputs, teacher_index_P2, token_budget)
         if frozen.head.is_same(live.head) and frozen.head.softcap is None:
             mixed_PH = torch.lerp(frozen.hidden.float(), live.hidden.float(), self._mix)
             return HiddenStates(mixed_PH.to(frozen.hidden.dtype), frozen.head)

@@ -59,11 +59,15 @@ class Substitution:
         return trained
 
     def hinted_states(
-        self, tensors: Mapping[str, torch.Tensor], inputs: Batch, teacher_index_P2: torch.Tensor
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        inputs: Batch,
+        teacher_index_P2: torch.Tensor,
+        token_budget: int | None,
     ) -> HiddenStates:
-        """Hidden states of a pass in which `tensors` stand in for the policy's parameters and buffers of their names.
+        """Hidden states of passes in which `tensors` stand in for the policy's parameters and buffers of their names.
 
-        The head that comes with them is the pass's own. Weights that are tied stay tied.
+        The head that comes with them is the passes' own. Weights that are tied stay tied.
 
         Raises:
             ValueError: adapters have been switched, disabled or merged, so that the tensors would not have their
@@ -81,7 +85,7 @@ class Substitution:
             )
         substitutes = {f"policy.{name}": tensor for name, tensor in tensors.items()}
         states: HiddenStates = torch.func.functional_call(
-            _HintedPass(self.policy), substitutes, (inputs, teacher_index_P2), tie_weights=True
+            _HintedPass(self.policy), substitutes, (inputs, teacher_index_P2, token_budget), tie_weights=True
         )
         return states
 
@@ -93,8 +97,8 @@ class _HintedPass(nn.Module):
         super().__init__()
         self.policy = policy
 
-    def forward(self, inputs: Batch, teacher_index_P2: torch.Tensor) -> HiddenStates:
-        return hinted_states(self.policy, inputs, teacher_index_P2)
+    def forward(self, inputs: Batch, teacher_index_P2: torch.Tensor, token_budget: int | None) -> HiddenStates:
+        return hinted_states(self.policy, inputs, teacher_index_P2, token_budget)
 
 
 def _adapters_in_force(policy: nn.Module) -> dict[str, tuple[str, ...]]:

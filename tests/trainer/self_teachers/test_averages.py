@@ -86,6 +86,39 @@ def test_half_precision_does_not_swallow_the_steps(dtype: torch.dtype) -> None:
     assert (states.head.weight > 1).all()
 
 
+@pytest.mark.parametrize("made", [lambda: policy().to(torch.bfloat16), lambda: lora_policy(trained=True)])
+def test_averages_are_cast_once_per_update(made: Any) -> None:
+    model = made()
+    teacher = make_teacher("ema", model, rate=0.5)
+    ran: list[list[torch.Tensor]] = []
+    trained = [name.rpartition(".") for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+    def note(*_: Any) -> None:
+        ran.append([getattr(model.get_submodule(module), name) for module, _, name in trained])
+
+    model.register_forward_pre_hook(note)
+
+    def passes() -> list[torch.Tensor]:
+        """Two calls, of several passes each."""
+        return [read(teacher.hinted_states(hinted_batch(), INDEX, 10)) for _ in range(2)]
+
+    first = passes()
+    assert len(ran) == 4
+    assert all(one is other for tensors in ran for one, other in zip(tensors, ran[0], strict=True))
+    state = teacher.state_dict()
+    Training(model, learning_rate=0.5).step()
+    ran.clear()
+    assert torch.equal(passes()[0], first[0])  # the policy has moved, the teacher has not
+    teacher.update()
+    moved = passes()
+    assert not torch.equal(moved[0], first[0])
+    torch.testing.assert_close(moved[0], moved[1], rtol=0, atol=0)
+    teacher.load_state_dict(state)
+    assert torch.equal(passes()[0], first[0])
+    model.to(torch.float64)
+    assert teacher.hinted_states(hinted_batch(), INDEX).hidden.dtype == torch.float64
+
+
 def test_buffers_are_the_policys_own() -> None:
     model = policy()
     model.model.register_buffer("shift", torch.zeros(32))
