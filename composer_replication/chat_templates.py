@@ -16,7 +16,7 @@ Tools = Sequence[dict[str, Any]] | None
 Ending = Literal["task", "question", "result"]
 
 END_OF_TURN = (
-    *("<|im_end|>", "<|endoftext|>", "</s>", "<eos>", "<|end|>", "<|eot|>"),
+    *("<|im_end|>", "<|endoftext|>", "</s>", "<eos>", "<|end|>", "<|eot|>", "<end_of_utterance>"),
     *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),  # Llama 3
     *("<end_of_turn>", "<turn|>", "<|tool_response>"),  # Gemma; the last one ends a call of Gemma 4
     *("<|return|>", "<|call|>"),  # gpt-oss
@@ -43,9 +43,13 @@ _PROBE_ID = "a1b2c3d4e"
 _ASKED: Message = {"role": "user", "content": "probe_question"}
 
 
-def _calling(value: str) -> Message:
-    call = {"name": "probe_tool", "arguments": {"probe_argument": value}}
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": _PROBE_ID, "type": "function", "function": call}]}
+def _calling(*values: str) -> Message:
+    calls = [{"name": "probe_tool", "arguments": {"probe_argument": value}} for value in values]
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": _PROBE_ID, "type": "function", "function": call} for call in calls],
+    }
 
 
 _CALLED = _calling(_VALUE)
@@ -53,6 +57,8 @@ _RETURNED: Message = {"role": "tool", "tool_call_id": _PROBE_ID, "name": "probe_
 _ANSWERED: Message = {"role": "assistant", "content": _TEXT}
 
 _AGAIN: list[Message] = [{"role": "user", "content": _LAST}, {"role": "assistant", "content": "probe_end"}]
+TALK_BESIDE_CALLS: list[Message] = [_ASKED, {**_CALLED, "content": _TEXT}, _RETURNED, _AGAIN[1]]
+"""A conversation in which a turn says something and calls a tool."""
 TALKS: dict[bool, tuple[list[Message], list[Message]]] = {
     has_tools: (talk, [*talk, *_AGAIN])
     for has_tools, talk in (
@@ -192,9 +198,30 @@ def renders_tool_calls(tokenizer: Any) -> bool:
     return _VALUE in text and _LAST in text
 
 
-def renders_text_beside_calls(tokenizer: Any) -> bool:
-    """Whether the chat template shows a turn's text beside its tool call; Llama 3.1's shows the call alone."""
-    return _TEXT in template_text(tokenizer, [_ASKED, {**_CALLED, "content": _TEXT}], [_PROBE_TOOL])
+def drops_parallel_calls(tokenizer: Any) -> bool:
+    """Whether the chat template silently shows the first of a turn's calls alone; others refuse several calls."""
+    other = f"{_VALUE}_2"
+    talk = [_ASKED, _calling(_VALUE, other), _RETURNED, _RETURNED]
+    try:
+        return other not in template_text(tokenizer, talk, [_PROBE_TOOL])
+    except TemplateRefusedError:
+        return False
+
+
+def has_parallel_calls(messages: Sequence[Message]) -> bool:
+    """Whether a message makes several calls."""
+    return any(len(message.get("tool_calls") or ()) > 1 for message in messages)
+
+
+def without_text_beside_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return messages in which turns that call tools say nothing else."""
+    return [{**message, "content": ""} if message.get("tool_calls") else message for message in messages]
+
+
+def renders_all(tokenizer: Any, talk: Sequence[Message]) -> bool:
+    """Whether the chat template shows every message's text."""
+    text = template_text(tokenizer, talk, None)
+    return all(message["content"] in text for message in talk)
 
 
 def with_thinking(talk: Sequence[Message]) -> list[Message]:

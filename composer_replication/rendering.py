@@ -106,9 +106,10 @@ def render_conversation(tokenizer: Any, messages: Sequence[Message], *, tools: T
     turns = []
     for border in borders:
         header, start, stop = (_token_at(characters, character, border.message) for character in border[1:])
-        if stop == len(ids):
-            ids = _with_end(tokenizer, messages[-1], ids, start, ends)
-        turns.append(TurnSpan(border.message, header, start, _end_of_turn(ids, start, stop, ends)))
+        end = _end_of_turn(text, characters, ids, start, stop, ends)
+        if end is None:
+            ids, end = _with_end(tokenizer, messages[border.message], ids, stop, ends)
+        turns.append(TurnSpan(border.message, header, start, end))
     return RenderedConversation(ids, turns)
 
 
@@ -129,12 +130,14 @@ def render_response(
     if not text.startswith(prompt_text):
         raise ValueError("the chat template is not prefix-preserving: the response is not what follows its prompt")
     prompt_ids = tokenise(tokenizer, prompt_text)[0]
-    ids = tokenise(tokenizer, text)[0]
+    ids, starts = tokenise(tokenizer, text)
     if ids[: len(prompt_ids)] != prompt_ids:
-        ids = _tokenise_pieces(tokenizer, text, [len(prompt_text)])[0]
-    ends, start, stop = end_of_turn_ids(tokenizer), len(prompt_ids), len(ids)
-    ids = _with_end(tokenizer, response, ids, start, ends)
-    return prompt_ids, ids[start : _end_of_turn(ids, start, stop, ends)]
+        ids, starts = _tokenise_pieces(tokenizer, text, [len(prompt_text)])
+    ends, start = end_of_turn_ids(tokenizer), len(prompt_ids)
+    end = _end_of_turn(text, [*starts, len(text)], ids, start, len(ids), ends)
+    if end is None:
+        ids, end = _with_end(tokenizer, response, ids, len(ids), ends)
+    return prompt_ids, ids[start:end]
 
 
 def hint_message(
@@ -314,24 +317,33 @@ def _token_at(borders: list[int], character: int, turn: int) -> int:
     return token
 
 
-def _end_of_turn(ids: list[int], start: int, stop: int, ends: frozenset[int]) -> int:
-    """Cut what the template adds after the end-of-turn token (a line break, mostly): the model never generates it.
+def _end_of_turn(
+    text: str, characters: list[int], ids: list[int], start: int, stop: int, ends: frozenset[int]
+) -> int | None:
+    """Return where the turn in [start, stop) ends, its end-of-turn token included; None if it has none of its own.
 
-    Where the next message's first token ends the turn, it is the turn's last one.
+    What the template adds after that token (a line break, mostly) is never generated. The same token amid the turn's
+    text is something that the model says.
     """
+    end = None
     for index in range(stop - 1, start - 1, -1):
         if ids[index] in ends:
-            return index + 1
-    return stop + (ids[stop : stop + 1] != [] and ids[stop] in ends)
+            end = index + 1
+        elif text[characters[index] : characters[index + 1]].strip():
+            break
+    return end
 
 
-def _with_end(tokenizer: Any, turn: Message, ids: list[int], start: int, ends: frozenset[int]) -> list[int]:
-    """Return the ids with the token that ends their last turn, which begins at `start`: some templates write it as the
-    beginning of the next message alone."""
-    if not ends.isdisjoint(ids[start:]):
-        return ids
+def _with_end(tokenizer: Any, turn: Message, ids: list[int], stop: int, ends: frozenset[int]) -> tuple[list[int], int]:
+    """Return the ids, and the end of a turn that stops without an end-of-turn token of its own.
+
+    Some templates write that token as the beginning of the next message. A turn that no message follows gets it.
+    """
+    if stop < len(ids):
+        return ids, stop + (ids[stop] in ends)
     try:
         following = tokenise(tokenizer, after_turn(tokenizer, calls=bool(turn.get("tool_calls"))))[0]
     except TemplateRefusedError:
-        return ids
-    return [*ids, *(one for one in following[:1] if one in ends)]
+        return ids, stop
+    ids = [*ids, *(one for one in following[:1] if one in ends)]
+    return ids, len(ids)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from composer_replication.chat_templates import (
+    TALK_BESIDE_CALLS,
     TALKS,
     TemplatedTokenizer,
+    renders_all,
     renders_thinking,
     renders_tool_calls,
+    template_text,
     tokenise,
     with_thinking,
 )
 from composer_replication.rendering import hint_message, render_conversation, render_response
-
-_NO_THINKING = (
-    "the chat template does not show the thinking of every turn: leave it out (strip_thinking, data.thinking)"
-)
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,10 @@ class TemplateNeeds:
         if self.thinking:
             talk = with_thinking(talk)
             if not renders_thinking(tokenizer, talk):
-                return _NO_THINKING
+                return "the chat template does not show the thinking of every turn"
         try:
+            if not renders_all(tokenizer, talk):
+                return "the chat template leaves out a message's text"
             if self.growing:
                 render_conversation(tokenizer, talk)
             for place, message in enumerate(talk):
@@ -89,18 +90,31 @@ def check_chat_template(
     name, template = _training_template(tokenizer)
     if template and needs.problem(TemplatedTokenizer(tokenizer, template)) is None:
         raise ValueError(
-            f"{problem}; set tokenizer.chat_template to trl's {name}, which is for training: "
-            "trl.chat_template_utils.get_training_chat_template(tokenizer)"
+            f"{problem}; trl's template {name} does what is needed: make it tokenizer.chat_template, or "
+            f"model.chat_template: {name} in a configuration"
         )
     # Some templates rewrite turns when another task follows, and there is no better one. Each trace is checked again.
     problem = needs.problem(tokenizer, tasks=1)
-    if problem == _NO_THINKING:
-        raise ValueError(problem)
+    if problem is not None and replace(needs, thinking=False).problem(tokenizer, tasks=1) is None:
+        raise ValueError(f"{problem}: leave the thinking out (strip_thinking=True, data.thinking: drop)")
     if problem is not None:
         raise ValueError(
             f"{problem}; trl has no better template for this model: set tokenizer.chat_template to another, for "
             "instance Qwen2.5's, whose ChatML most tokenizers know"
         )
+
+
+def keeps_text_beside_calls(tokenizer: Any) -> bool:
+    """Whether the chat template shows what a turn says beside a tool call as part of that turn.
+
+    Llama 3.1's leaves it out, Gemma 4's moves it behind the call's result, gpt-oss's drops it later on.
+    """
+    try:
+        render_conversation(tokenizer, TALK_BESIDE_CALLS)
+    except ValueError:
+        return False
+    *before, turn = TALK_BESIDE_CALLS[:2]
+    return turn["content"] in template_text(tokenizer, [*before, turn], None)
 
 
 def _training_template(tokenizer: Any) -> tuple[str, str]:

@@ -19,13 +19,19 @@ from trl import GRPOTrainer
 from trl.chat_template_utils import get_training_chat_template, is_chat_template_prefix_preserving
 
 from composer_replication._tiny import tiny_tokenizer
-from composer_replication.chat_templates import END_OF_TURN, TemplatedTokenizer, with_result_names
+from composer_replication.chat_templates import (
+    END_OF_TURN,
+    TemplatedTokenizer,
+    with_result_names,
+    without_text_beside_calls,
+)
 from composer_replication.rendering import render_response
-from composer_replication.template_check import check_chat_template
+from composer_replication.template_check import check_chat_template, keeps_text_beside_calls
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.rollout_hints import find_hint_sites
 from composer_replication.trainer.rollouts import Rollout
 
+_ADVICE = "; trl's template "
 USES = ("traces", "traces, thinking kept", "pairs", "rollouts")
 EXACT, EXACT_FOR_ONE_TASK = "exact", "exact for traces of one task"
 PAGE = Path(__file__).parents[1] / "docs" / "templates.md"
@@ -33,6 +39,7 @@ FOLDER = Path(next(iter(find_spec("trl").submodule_search_locations or ()))) / "
 TEMPLATES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
 
 HINT = "Reminder: list the files first."
+BESIDE = "I look there."
 TASK, ANSWER, AGAIN, DONE = "Fix the bug in main.", "It was a typo.", "Now the tests.", "They pass."
 PARAMETER = {"type": "string", "description": "Where it is."}
 READ = {
@@ -69,7 +76,7 @@ def called(path: str, number: int) -> dict[str, Any]:
 
 def example(tasks: int = 2) -> dict[str, Any]:
     """A trace in which the second call fails: two calls, an answer; another task with its answer."""
-    failing = {**called("b.py", 2), "tool_error": "file_not_found", "error_meta": {}}
+    failing = {**called("b.py", 2), "content": BESIDE, "tool_error": "file_not_found", "error_meta": {}}
     return {
         "trace_id": "t",
         "tools": [READ],
@@ -101,14 +108,14 @@ def verdict(name: str, use: str) -> str:
         try:
             return _traces(tokenizer, example(), keeps_thinking=use != "traces")
         except ValueError as error:
-            if "get_training_chat_template" in str(error):
+            if _ADVICE in str(error):
                 raise
             _traces(tokenizer, example(tasks=1), keeps_thinking=use != "traces")
             return EXACT_FOR_ONE_TASK
     except ValueError as error:
-        reason, _, advice = str(error).partition("; set tokenizer.chat_template to trl's ")
+        reason, _, advice = str(error).partition(_ADVICE)
         reason = reason.split("; trl has")[0].removeprefix("trace 't': ").removeprefix("the chat template ")
-        return f"{reason}; use {advice.split(',')[0]}" if advice else reason
+        return f"{reason}; use {advice.split()[0]}" if advice else reason.split(": leave the thinking")[0]
 
 
 def _traces(tokenizer: Any, given: dict[str, Any], *, keeps_thinking: bool) -> str:
@@ -116,11 +123,13 @@ def _traces(tokenizer: Any, given: dict[str, Any], *, keeps_thinking: bool) -> s
     collator = ComposerDataCollator(tokenizer, config)
     (row,) = collator.rows(given)  # type: ignore[arg-type]
     conversation = _messages(given["turns"], keeps_thinking)
+    if not keeps_text_beside_calls(tokenizer):
+        conversation = without_text_beside_calls(conversation)
     whole = tokenizer.apply_chat_template(conversation, tools=[READ], tokenize=False)
     shown = tokenizer.decode(row.ids)
     assert shown[: len(whole)] == whole, "the row is the template's own rendering"
     assert shown[len(whole) :] in ("", *END_OF_TURN), "nothing but an end of turn follows it"
-    segments = _segments(tokenizer, row.ids, row.response_mask)
+    segments = said_in(tokenizer, row.ids, row.response_mask)
     spoken = [place for place, message in enumerate(conversation) if message["role"] == "assistant"]
     for place, segment in zip(spoken, segments, strict=True):
         _check_turn(tokenizer, conversation[: place + 1], segment)
@@ -133,7 +142,7 @@ def _traces(tokenizer: Any, given: dict[str, Any], *, keeps_thinking: bool) -> s
 
 
 def _pairs(tokenizer: Any) -> str:
-    turns = _messages(example()["turns"], keeps_thinking=False)
+    turns = without_text_beside_calls(_messages(example()["turns"], keeps_thinking=False))
     check_chat_template(tokenizer, tools=True, responses=True)
     for prompt, sides in ((turns[:1], (turns[1], turns[5])), (turns[:5], (turns[5], turns[3])), (turns[:7], turns[7:])):
         for side in sides:
@@ -147,7 +156,7 @@ def _pairs(tokenizer: Any) -> str:
 
 def _rollouts(tokenizer: Any) -> str:
     template = tokenizer.chat_template
-    check_chat_template(tokenizer, tools=True)
+    check_chat_template(tokenizer, tools=True, hints=True)
     if not is_chat_template_prefix_preserving(tokenizer):
         template = get_training_chat_template(tokenizer)
     bound = TemplatedTokenizer(tokenizer, template)
@@ -163,7 +172,7 @@ def _rollouts(tokenizer: Any) -> str:
     )
     assert len(sites) == 3, counts
     role = "user" if counts["hint_role_user"] else "system"
-    segments = _segments(tokenizer, rollout.ids, [0] * len(rollout.prompt_ids) + rollout.generated)
+    segments = said_in(tokenizer, rollout.ids, [0] * len(rollout.prompt_ids) + rollout.generated)
     for place, site, segment in zip(rollout.spoken, sites, segments, strict=True):
         (span,) = site.spans
         assert tokenizer.decode(rollout.ids[slice(*span)]) == segment, "the loss is on what was sampled"
@@ -206,7 +215,7 @@ def _messages(turns: list[dict[str, Any]], keeps_thinking: bool) -> list[dict[st
     return with_result_names(messages)
 
 
-def _segments(tokenizer: Any, ids: Sequence[int], mask: Sequence[int]) -> list[str]:
+def said_in(tokenizer: Any, ids: Sequence[int], mask: Sequence[int]) -> list[str]:
     """The decoded runs of tokens that a mask selects."""
     runs = groupby(zip(ids, mask, strict=True), lambda one: one[1])
     return [tokenizer.decode([token for token, _ in run]) for flag, run in runs if flag]

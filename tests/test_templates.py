@@ -14,11 +14,13 @@ from template_matrix import (
     USES,
     called,
     documented_table,
+    said_in,
     table_row,
     template_tokenizer,
 )
 
 from composer_replication.chat_templates import (
+    END_OF_TURN,
     TemplatedTokenizer,
     configured_ends,
     end_of_turn_ids,
@@ -129,14 +131,87 @@ def test_a_template_that_shows_definitions_and_no_calls_is_refused() -> None:
 
 
 def test_advice_is_given_where_it_helps() -> None:
-    with pytest.raises(ValueError, match=r"not prefix-preserving.* to trl's qwen3_6_training, which is for training"):
+    with pytest.raises(ValueError, match=r"not prefix-preserving.*; trl's template qwen3_6_training does what"):
         check_chat_template(template_tokenizer("qwen3_6"), tools=True, growing=True, hints=True)
     for needs in ({"growing": True}, {"responses": True}, {"hints": True}):
         with pytest.raises(ValueError, match="trl has no better template") as refused:
             check_chat_template(template_tokenizer("deepseekv3"), tools=True, **needs)
         assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match=r"does not show the thinking of every turn: leave it out"):
+    with pytest.raises(ValueError, match=r"does not show the thinking of every turn: leave the thinking out"):
         check_chat_template(template_tokenizer("qwen2_5"), thinking=True)
+
+
+def shown(tokenizer: Any, *turns: dict[str, Any]) -> tuple[str, list[str]] | None:
+    """The text of a trace, and what carries loss in it; None if the template is refused."""
+    given: Any = {"trace_id": "t", "turns": list(turns), "tools": [READ]}
+    try:
+        (row,) = ComposerDataCollator(tokenizer, hinting()).rows(given)
+    except ValueError:
+        return None
+    return tokenizer.decode(row.ids), said_in(tokenizer, row.ids, row.response_mask)
+
+
+ASKS, SAYS = {"role": "user", "content": TASK}, {"role": "assistant", "content": ANSWER}
+RETURNS = {"role": "tool", "content": "print(1)", "tool_call_id": "abcdefgh1"}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_text_is_shown_or_the_template_is_refused(name: str) -> None:
+    tokenizer = template_tokenizer(name)
+    collator = ComposerDataCollator(tokenizer)
+    try:
+        (row,) = collator.rows({"turns": [ASKS, SAYS]})  # type: ignore[typeddict-item]
+    except ValueError:
+        return
+    assert TASK in tokenizer.decode(row.ids)
+    (said,) = said_in(tokenizer, row.ids, row.response_mask)
+    assert any(said == f"{space}{ANSWER}{end}" for space in ("", " ", "\n") for end in END_OF_TURN) or ANSWER in said
+    assert said.endswith(END_OF_TURN)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_a_turn_says_beside_its_call_is_in_the_turn_or_nowhere(name: str) -> None:
+    """Gemma 4 moves it behind the result, gpt-oss drops it when an answer follows."""
+    calling = {**called("a.py", 1), "content": "I look there."}
+    found = shown(template_tokenizer(name), ASKS, calling, RETURNS, SAYS)
+    if found is not None:
+        text, (call, answer) = found
+        assert text.count("I look there.") == call.count("I look there.") <= 1
+        assert ("a.py" in call, ANSWER in answer) == (True, True)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_all_calls_of_a_turn_are_shown_or_the_trace_is_refused(name: str) -> None:
+    """gpt-oss shows the first of several calls alone, and the results of all."""
+    both = {**called("a.py", 1), "tool_calls": [called(f"{one}.py", 1 + one)["tool_calls"][0] for one in (0, 1)]}
+    results = [{**RETURNS, "tool_call_id": f"abcdefgh{1 + one}"} for one in (0, 1)]
+    found = shown(template_tokenizer(name), ASKS, both, *results, SAYS)
+    if found is not None:
+        assert all(path in found[1][0] for path in ("0.py", "1.py"))
+    assert (found is None) >= name.startswith("gptoss")
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "llama3_1", "glm4moe", "gemma4", "nemotron_3_super"])
+def test_an_end_token_amid_the_text_does_not_end_the_turn(name: str) -> None:
+    tokenizer = template_tokenizer(name)
+    for mark in tokenizer.convert_ids_to_tokens(sorted(end_of_turn_ids(tokenizer))):
+        spoken = f"It writes {mark} first, then the text."
+        found = shown(tokenizer, ASKS, {"role": "assistant", "content": spoken})
+        assert found is not None
+        (said,) = found[1]
+        assert spoken in said
+        assert said.endswith(END_OF_TURN)
+        prompt = [ASKS]
+        one, other = (render_response(tokenizer, prompt, {**SAYS, "content": f"{spoken} {end}"})[1] for end in "AB")
+        assert one != other
+
+
+def test_a_closing_mark_of_thinking_in_an_answer_is_text() -> None:
+    spoken = "It ends with </think> here."
+    for name in ("qwen3_training", "qwen3_5_think_training", "glm4moe"):
+        found = shown(template_tokenizer(name), ASKS, {"role": "assistant", "content": spoken})
+        assert found is not None
+        assert found[1][0].startswith(spoken)
 
 
 def test_a_hint_behind_a_result_leaves_the_conversation_as_it_is() -> None:

@@ -7,12 +7,12 @@ the model saw it. An answer that is in more than one of them carries loss in the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
-from composer_replication.chat_templates import with_result_names
+from composer_replication.chat_templates import with_result_names, without_text_beside_calls
 from composer_replication.histories import Context, History, assistant_message
 from composer_replication.traces import Message, ToolCall, TraceExample, Turn, parse_arguments
 
@@ -34,6 +34,10 @@ class Conversation:
     messages: list[Message]
     turns: list[int | None]
     learned: list[int] = field(default_factory=list)
+
+    def without_text_beside_calls(self) -> Conversation:
+        """Return the same conversation for a chat template that has no place for such text."""
+        return replace(self, messages=without_text_beside_calls(self.messages))
 
 
 def trace_turns(example: TraceExample) -> list[Turn]:
@@ -134,6 +138,8 @@ def _for_templates(turn: Turn, strip_thinking: bool) -> Message:
     message = assistant_message(turn)
     if turn.thinking and not strip_thinking:
         message["reasoning_content"] = turn.thinking
+    elif "</think>" in turn.content:
+        message["reasoning_content"] = ""  # or templates would take what is before it for thinking
     for call, shown in zip(turn.tool_calls, message.get("tool_calls", ()), strict=True):
         if call.raw_arguments is None:
             shown["function"]["arguments"] = call.arguments

@@ -15,9 +15,9 @@ import torch
 
 from composer_replication._arguments import check_choice, check_count
 from composer_replication.channels.hint_distillation import HintGenerator, SDPOTarget
-from composer_replication.chat_templates import renders_text_beside_calls
+from composer_replication.chat_templates import drops_parallel_calls
 from composer_replication.rendering import hinted_rows, padded, stacked
-from composer_replication.template_check import check_chat_template
+from composer_replication.template_check import check_chat_template, keeps_text_beside_calls
 from composer_replication.traces import TraceExample, TraceState, TraceTurn, Turn
 from composer_replication.trainer.conversations import conversations, trace_turns
 from composer_replication.trainer.preference_rows import PreferenceStats, preference_batch, preference_rows
@@ -128,7 +128,7 @@ class ComposerDataCollator:
     tokenizer: TokenizerLike
     config: CollatorConfig = field(default_factory=CollatorConfig)
     stats: CollatorStats = field(default_factory=CollatorStats)
-    _checked: set[tuple[Any, ...]] = field(default_factory=set, init=False, repr=False)
+    _checked: dict[tuple[Any, ...], bool] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, batch: Sequence[TraceExample]) -> dict[str, torch.Tensor]:
         """Return a batch that `compose_loss` takes once channel 3's reference log-probabilities are added to it.
@@ -183,14 +183,21 @@ class ComposerDataCollator:
         stats.examples += 1
         turns = trace_turns(example)
         tools = example.get("tools") or None
-        self._check_template(turns, bool(tools))
+        says_beside_calls = self._check_template(turns, bool(tools))
         made = conversations(turns, system_prompt=config.system_prompt, strip_thinking=config.strip_thinking)
         try:
+            if any(len(turn.tool_calls) > 1 for turn in turns) and drops_parallel_calls(self.tokenizer):
+                raise ValueError("the chat template shows the first of several calls in a turn alone")
             rows = [
                 row
                 for conversation in made
                 for row in conversation_rows(
-                    self.tokenizer, conversation, turns, config=config, tools=tools, stats=stats
+                    self.tokenizer,
+                    conversation if says_beside_calls else conversation.without_text_beside_calls(),
+                    turns,
+                    config=config,
+                    tools=tools,
+                    stats=stats,
                 )
             ]
         except ValueError as error:
@@ -199,8 +206,9 @@ class ComposerDataCollator:
         reward = self._reward(example)
         return [replace(row, reward=reward) for row in rows]
 
-    def _check_template(self, turns: Sequence[Turn], has_tools: bool) -> None:
-        """Check each template once, and once more when the first tool call or the first thinking comes."""
+    def _check_template(self, turns: Sequence[Turn], has_tools: bool) -> bool:
+        """Check each template once, and once more when the first tool call or the first thinking comes; return whether
+        it shows what turns say beside their calls."""
         config = self.config
         tools = has_tools or any(turn.tool_calls or turn.role == "tool" for turn in turns)
         thinking = not config.strip_thinking and any(turn.thinking for turn in turns)
@@ -208,9 +216,10 @@ class ComposerDataCollator:
         if key not in self._checked:
             hints = config.enable_sdpo and config.hint_generator is not None
             check_chat_template(self.tokenizer, tools=tools, growing=True, hints=hints, thinking=thinking)
-            if tools and not renders_text_beside_calls(self.tokenizer):
-                logger.warning("the chat template leaves out what the assistant says beside a tool call")
-            self._checked.add(key)
+            self._checked[key] = not tools or keeps_text_beside_calls(self.tokenizer)
+            if not self._checked[key]:
+                logger.warning("the chat template has no place for what turns say beside their calls: it is left out")
+        return self._checked[key]
 
     def _reward(self, example: TraceExample) -> float:
         reward: Any = example.get(self.config.rlvr_reward_key)

@@ -13,6 +13,7 @@ import logging
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -21,12 +22,19 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from composer_replication._arguments import check_count
-from composer_replication.chat_templates import TemplateRefusedError, tool_definitions, with_result_names
+from composer_replication.chat_templates import (
+    TemplateRefusedError,
+    drops_parallel_calls,
+    has_parallel_calls,
+    tool_definitions,
+    with_result_names,
+    without_text_beside_calls,
+)
 from composer_replication.rendering import render_response
 from composer_replication.replaysim.records import NormalizedDPOPair
 from composer_replication.teacher_replay.pair_files import message_for_templates, preference_row
 from composer_replication.teacher_replay.records import Pair
-from composer_replication.template_check import check_chat_template
+from composer_replication.template_check import check_chat_template, keeps_text_beside_calls
 from composer_replication.traces import Message, without_thinking
 from composer_replication.trainer.shortened import LongConversation
 
@@ -103,14 +111,14 @@ def preference_rows(
     check_chat_template(tokenizer, responses=True)
     counted = stats if stats is not None else PreferenceStats()
     rows = []
-    tools_checked = False
+    shows: _Shows | None = None
     for number, pair in enumerate(pairs):
         conversation = conversational(pair, number)
-        if not tools_checked and has_calls(conversation):
+        if shows is None and has_calls(conversation):
             # A template without tools would render both sides as nothing, or as the same.
             check_chat_template(tokenizer, tools=True, responses=True)
-            tools_checked = True
-        row = _row(tokenizer, conversation, max_length, counted)
+            shows = _Shows(keeps_text_beside_calls(tokenizer), not drops_parallel_calls(tokenizer))
+        row = _row(tokenizer, conversation, shows or _Shows(), max_length, counted)
         if isinstance(row, str):
             counted.pairs_dropped[row] += 1
         else:
@@ -119,8 +127,15 @@ def preference_rows(
     return rows
 
 
+class _Shows(NamedTuple):
+    """Whether a chat template shows text beside calls, and several calls of one turn."""
+
+    text_beside_calls: bool = True
+    parallel_calls: bool = True
+
+
 def _row(
-    tokenizer: Any, conversation: Mapping[str, Any], max_length: int, stats: PreferenceStats
+    tokenizer: Any, conversation: Mapping[str, Any], shows: _Shows, max_length: int, stats: PreferenceStats
 ) -> PreferenceRow | str:
     """Return the row, or the reason why there is none."""
     if not all(is_readable(message) for part in _PARTS for message in conversation[part]):
@@ -131,6 +146,10 @@ def _row(
         return "not one assistant message"
     if any(not side or not (side[0]["content"].strip() or side[0].get("tool_calls")) for side in sides):
         return "empty side"
+    if not shows.text_beside_calls:
+        prompt, *sides = (without_text_beside_calls(messages) for messages in (prompt, *sides))
+    if not shows.parallel_calls and any(has_parallel_calls(messages) for messages in (prompt, *sides)):
+        return "refused by the chat template"
     tools = conversation.get("tools") or None
 
     def row_after(messages: Sequence[Message]) -> PreferenceRow:
@@ -151,7 +170,8 @@ def _row(
         if tokens <= room:
             return row
         for shown in LongConversation.of_prompt(tokenizer, prompt, tokens, tools).windows(len(prompt), room):
-            row = row_after(shown.messages)
+            with suppress(ValueError):  # a template may refuse what one window shows, and take the next
+                row = row_after(shown.messages)
             if len(row.prompt_ids) + row.longest_response <= max_length:
                 stats.prompts_truncated += 1
                 stats.prompt_tokens_truncated += tokens - len(row.prompt_ids)
@@ -254,6 +274,8 @@ def shown_message(message: Message) -> Message:
     shown["content"] = content if isinstance(content, str) else _text_of_blocks(content)
     if shown["role"] == "assistant":
         shown["content"] = without_thinking(shown["content"])
+        if "</think>" in shown["content"]:
+            shown["reasoning_content"] = ""  # or templates would take what is before it for thinking
     return shown
 
 

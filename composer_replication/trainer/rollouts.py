@@ -34,10 +34,13 @@ _LARGEST_DICT = 100_000
 _BLANK_LINE = "\n\n"
 # How families of models begin a call. Some write nothing but the object.
 _CALL_BEGINS = re.compile(
-    r"<tool_call>|<function[_=]|<\|python_tag\|>|\[TOOL_CALLS\]|<\|tool_call|<｜tool▁call|<atem:|\A ?to=functions\."
+    r"<tool_call>|<function[_=]|<\|python_tag\|>|\[TOOL_CALLS\]|<\|tool_call|<｜tool▁call|<atem:"
+    r"|(?:\A|<\|start\|>assistant|<\|channel\|>commentary) ?to=functions\."
     r"|\A\s*(?:<\|[a-z_]+\|>\s*)*\{\s*\"(?:name|type|function)\""
 )
-_CALLED = re.compile(r"\"name\"\s*:\s*\"([^\"\n]{1,80})\"|<function=([\w.-]{1,80})>")
+_CALLED = re.compile(
+    r"\"name\"\s*:\s*\"([^\"\n]{1,80})\"|<function=([\w.-]{1,80})>|to=functions\.([\w-]{1,80})|call:([\w.-]{1,80})\{"
+)
 _UNPARSABLE = "The tool call could not be read: it is not valid JSON."
 
 
@@ -251,7 +254,7 @@ def _unreadable_call(rollout: Rollout, text: str) -> ToolCall | None:
         return None
     known = {tool.get("function", tool).get("name") for tool in rollout.tools or ()}
     found = _CALLED.search(text)
-    name = (found[1] or found[2]) if found is not None else ""
+    name = next(filter(None, found.groups())) if found is not None else ""
     # A hint about a tool that was never there would send the student after it.
     return ToolCall("", name if name in known else "", {}, text)
 

@@ -70,8 +70,9 @@ class LongConversation:
         # Where the kept end of a conversation can begin.
         self._starts = [
             place
-            for place in range(self.lead, len(messages))
-            if place == self.lead or (messages[place]["role"] != "tool" and messages[place - 1]["role"] in after_answer)
+            for place, asked in zip(range(self.lead, len(messages)), _asked_from(messages, self.lead), strict=True)
+            if place == self.lead
+            or (messages[place]["role"] != "tool" and messages[place - 1]["role"] in after_answer and asked >= place)
         ]
         self._begins = _begins(tokenizer, messages, {**known, 0: 0})
         self._marker = _count(tokenizer, f"\n\n{_marker(len(messages))}")
@@ -130,6 +131,17 @@ def _lead(messages: Sequence[Message]) -> int:
     roles = [message["role"] for message in messages]
     asked = roles.index("user") if "user" in roles else 0
     return next((place for place in range(asked, len(roles)) if roles[place] == "assistant"), len(roles))
+
+
+def _asked_from(messages: Sequence[Message], lead: int) -> list[int]:
+    """Return for each message after the lead the first message that made a call whose result is in it or later."""
+    callers = {call.get("id"): place for place, one in enumerate(messages) for call in one.get("tool_calls") or ()}
+    earliest, first = [], len(messages)
+    for place in range(len(messages) - 1, lead - 1, -1):
+        if messages[place]["role"] == "tool":
+            first = min(first, callers.get(messages[place].get("tool_call_id"), place))
+        earliest.append(first)
+    return earliest[::-1]
 
 
 def _marker(count: int) -> str:

@@ -101,10 +101,10 @@ class RowStats:
             if why in _DROPPED and count:
                 self.sites_dropped[_DROPPED[why]] += count
 
-    def add_length(self, made: Windows) -> None:
+    def add_length(self, made: Windows, left_out: int) -> None:
         """Count what one conversation lost to the length of rows."""
         self.truncated_rows += made.shortened
-        self.messages_left_out += made.messages_left_out
+        self.messages_left_out += left_out
         self.truncated_tokens += made.tokens_left_out
         lengths = [*made.too_long.values(), *([] if self.least_length is None else [self.least_length])]
         self.least_length = min(lengths, default=None)
@@ -187,7 +187,8 @@ def conversation_rows(
         if place in sites:
             rows[number].sites.append(sites[place].at(turn))
     stats.rows += len(rows)
-    stats.add_length(made)
+    # Placeholders are not the log's.
+    stats.add_length(made, sum(conversation.turns[place] is not None for place in made.left_out))
     stats.add_sites(finder, rows)
     return rows
 

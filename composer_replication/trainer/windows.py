@@ -41,14 +41,14 @@ class Windows:
     """The windows of a conversation, and what is in none of them.
 
     `too_long` are the turns that do not fit beside system prompt, tools and task, with the tokens that they would need;
-    `hints_too_long` those that only their hint makes too long.
+    `hints_too_long` those that only their hint makes too long. `left_out` are the messages that no window shows.
     """
 
     windows: list[Window]
     shortened: bool = False
     too_long: dict[int, int] = field(default_factory=dict)
     hints_too_long: set[int] = field(default_factory=set)
-    messages_left_out: int = 0
+    left_out: set[int] = field(default_factory=set)
     tokens_left_out: int = 0
 
     def best(self, message: int) -> int | None:
@@ -90,7 +90,10 @@ def windows_of(
     def fit(message: int) -> Window | None:
         """Return the longest window that ends with a turn."""
         for shown in long.windows(message + 1, limit - hints.get(message, 0)):
-            window = Window.of(shown, render(shown.messages))
+            try:
+                window = Window.of(shown, render(shown.messages))
+            except ValueError:  # a template may refuse what one window shows, and take the next
+                continue
             if window.length(hints) <= limit:
                 return window
         return None
@@ -114,6 +117,6 @@ def windows_of(
             made.windows.append(window)
         elif not held and (not full or long.least(message + 1) > limit):
             made.too_long[message] = long.least(message + 1)
-    left_out = set(range(len(messages))).difference(*(window.kept for window in made.windows))
-    made.messages_left_out, made.tokens_left_out = len(left_out), long.tokens(left_out)
+    made.left_out = set(range(len(messages))).difference(*(window.kept for window in made.windows))
+    made.tokens_left_out = long.tokens(made.left_out)
     return made

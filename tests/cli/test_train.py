@@ -208,7 +208,7 @@ def test_every_problem_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["FILE", "--set", "model.name=BARE"], 1, "has no chat template of its own"),
         (["FILE", "--set", "model.name=SHORT"], 1, "has 640 tokens and the model rows for 600"),
         (["FILE", "--set", "model.chat_template=PLAIN"], 1, "renders no tool calls, and data.traces needs them"),
-        (["FILE", "--set", "model.chat_template=qwen3"], 1, "set tokenizer.chat_template to trl's qwen3_training"),
+        (["FILE", "--set", "model.chat_template=qwen3"], 1, "or model.chat_template: qwen3_training in a"),
         (["FILE", "--set", "data.traces=nowhere"], 1, "data.traces: nowhere holds no traces"),
         (
             ["FILE", "--set", "data.pairs=nowhere.jsonl"],

@@ -306,7 +306,7 @@ def test_templates_that_would_lie_are_refused_before_anything_is_rendered(qwen_t
         collator([example(*TURNS)])
     forgetful = copy.deepcopy(qwen_tokenizer)
     forgetful.chat_template = deaf.chat_template.replace("m.content", "(m.content if loop.last else '…')")
-    with pytest.raises(ValueError, match=r"not prefix-preserving.*trl has no better template"):
+    with pytest.raises(ValueError, match=r"leaves out a message's text; trl has no better template"):
         ComposerDataCollator(forgetful)([{"turns": [GO, DONE]}])
 
 
@@ -329,7 +329,7 @@ def test_text_that_a_template_leaves_out_is_said_once(caplog: pytest.LogCaptureF
     for _ in range(2):
         collator([example(*TURNS)])
     assert [record.getMessage() for record in caplog.records] == [
-        "the chat template leaves out what the assistant says beside a tool call"
+        "the chat template has no place for what turns say beside their calls: it is left out"
     ]
 
 
