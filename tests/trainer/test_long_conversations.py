@@ -471,3 +471,55 @@ def test_prompts_in_unusual_order_keep_what_leads_them(qwen_tokenizer: Any) -> N
         left_out = len(roles) - len(kept)
         assert left_out > 0
         assert text.index(f" {marked}]]") < text.index(f"[{left_out} message") < text.index(f"[[{kept[marked + 1]} ")
+
+
+def test_a_late_result_keeps_the_call_that_it_answers(qwen_tokenizer: Any) -> None:
+    """Two turns call before either is answered: no prompt shows a result without its call."""
+
+    def calling(text: str, identity: str) -> dict[str, Any]:
+        function = {"name": "read_file", "arguments": {"path": text}}
+        return {"role": "assistant", "content": "", "tool_calls": [{"id": identity, "function": function}]}
+
+    prompt = [
+        {"role": "user", "content": "[[0 go 0]]"},
+        {"role": "assistant", "content": f"[[1 {'more ' * 40}1]]"},
+        {"role": "user", "content": "[[2 on 2]]"},
+        calling("[[3 a 3]]", "p"),
+        calling("[[4 b 4]]", "q"),
+        {"role": "tool", "tool_call_id": "p", "content": "[[5 one 5]]"},
+        {"role": "tool", "tool_call_id": "q", "content": "[[6 two 6]]"},
+        {"role": "assistant", "content": "[[7 so 7]]"},
+        {"role": "user", "content": "[[8 and 8]]"},
+    ]
+    sides = {"chosen": [{"role": "assistant", "content": "yes"}], "rejected": [{"role": "assistant", "content": "no"}]}
+    pair = {"prompt": prompt, **sides, "tools": TOOLS}
+    (whole,) = preference_rows(qwen_tokenizer, [pair], max_length=10_000)
+    kept = set()
+    for limit in range(len(whole.prompt_ids) // 4, len(whole.prompt_ids) + 10, 5):
+        for row in preference_rows(qwen_tokenizer, [pair], max_length=limit):
+            messages = shown(qwen_tokenizer.decode(row.prompt_ids))
+            assert len({3, 4, 5, 6} & set(messages)) in (0, 4), messages
+            kept.add(tuple(messages))
+    assert len(kept) > 2
+
+
+def test_a_window_that_the_template_refuses_leaves_the_shorter_ones(qwen_tokenizer: Any) -> None:
+    given = trace("qwen2_5", rounds=6)
+    whole = len(ComposerDataCollator(qwen_tokenizer, CollatorConfig(enable_sdpo=False)).rows(given)[0].ids)
+    config = CollatorConfig(enable_sdpo=False, max_seq_len=whole // 2)
+    (taken,) = ComposerDataCollator(qwen_tokenizer, config).rows(given)
+    marker = re.findall(r"\[\d+ messages are", qwen_tokenizer.decode(taken.ids))[0]
+    picky = copy.deepcopy(qwen_tokenizer)
+    picky.chat_template = (
+        f"{{% for m in messages if '{marker}' in m.content %}}{{{{ raise_exception('not so') }}}}{{% endfor %}}"
+        + qwen_tokenizer.chat_template
+    )
+    (other,) = ComposerDataCollator(picky, config).rows(given)
+    assert 0 < len(other.ids) < len(taken.ids)
+
+
+def test_a_placeholder_is_not_counted_as_left_out(qwen_tokenizer: Any) -> None:
+    turns = [{"role": "assistant", "content": f"[[{number} {'word ' * 60}{number}]]"} for number in range(3)]
+    collator = ComposerDataCollator(qwen_tokenizer, CollatorConfig(max_seq_len=40))
+    assert collator.rows({"trace_id": "t", "turns": turns}) == []  # type: ignore[typeddict-item]
+    assert collator.stats.messages_left_out == 3

@@ -25,6 +25,7 @@ from trainer.scripted_rollouts import (
 from composer_replication.chat_templates import TemplatedTokenizer, tool_definitions
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.rendering import TurnSpan, generation_header_ids
+from composer_replication.trainer import rollouts
 from composer_replication.trainer.rollouts import Rollout, context_before, sampled_turns, tool_remarks
 from composer_replication.trainer.sites import Remark
 
@@ -93,6 +94,22 @@ def test_the_context_of_a_turn_is_what_was_said_before_it(qwen_tokenizer: Any) -
     turns = turns_of(qwen_tokenizer, rollout)
     assert context_before(rollout, turns[0].message, turns[0].start) == PROMPT
     assert context_before(rollout, turns[2].message, turns[2].start) == [*PROMPT, *SCRIPT[:-1]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " to=functions.read_file<|channel|>commentary json<|message|>{broken",
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.read_file<|message|>{broken",
+        "<|channel|>commentary to=functions.read_file<|message|>{broken",
+        "<|tool_call>call:read_file{path:",
+        '<atem:function_calls>\n<atem:invoke name="read_file">',
+    ],
+)
+def test_broken_calls_of_other_families_are_recognised(text: str, qwen_tokenizer: Any) -> None:
+    call = rollouts._unreadable_call(play(qwen_tokenizer, [ANSWER]), text)
+    assert call is not None
+    assert call.name == ("" if "atem" in text else "read_file")
 
 
 def test_flags_that_do_not_cover_the_completion_are_refused() -> None:
