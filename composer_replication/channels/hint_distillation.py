@@ -162,8 +162,8 @@ class HintDistillation(Settings):
         super().__post_init__()
         if self.alpha_schedule == "linear" and not self.alpha and self.alpha_end:
             raise ValueError(
-                f"alpha_end={self.alpha_end:g} has no effect with alpha_sdpo=0, which turns channel 2 off for the whole "
-                "run: give a small alpha_sdpo (channels.sdpo.alpha) to start from, or leave the schedule out"
+                f"alpha_end={self.alpha_end:g} has no effect with alpha_sdpo=0, which turns channel 2 off: give a "
+                "small alpha_sdpo (channels.sdpo.alpha) to start from, or leave the schedule out"
             )
 
     def alpha_at(self, step: int, steps: int) -> float:

@@ -95,9 +95,10 @@ def _resolved(given: Any) -> Any:
         config["channels"]["lm"] = {}
     if isinstance(data, dict):
         sdpo, replay = (_section(config, ("channels", name)) for name in ("sdpo", "replay"))
-        if isinstance(sdpo, dict) and data.get("traces") is None and environment is None:
-            if sdpo.get("alpha_schedule") != "linear":  # which cannot start from 0; what is missing is said below
-                sdpo.setdefault("alpha", 0.0)
+        has_hints = data.get("traces") is not None or environment is not None
+        # A schedule cannot start from 0; the checks say that there is no data.
+        if isinstance(sdpo, dict) and not has_hints and sdpo.get("alpha_schedule") != "linear":
+            sdpo.setdefault("alpha", 0.0)
         if isinstance(replay, dict) and not data.get("pairs"):
             replay.setdefault("beta", 0.0)
     _fill_in_preset(config)

@@ -9,7 +9,6 @@ Shapes: P paired positions, S sites.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 

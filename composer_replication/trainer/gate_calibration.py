@@ -35,7 +35,6 @@ class HintedTurn(NamedTuple):
     row: int
     site: HintSite
 
-
     def told(self) -> Told:
         """What other processes need to know of its own hint."""
         return self.session, self.site.hint, self.site.hint_ids
