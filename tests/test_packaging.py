@@ -38,7 +38,6 @@ DECLARED = {
 } - {"composer-replication"}
 # Declared without an import in the package, and why.
 NOT_IMPORTED = {
-    "accelerate": "the trainers of transformers need it",
     "aiohttp": "data-juicer imports it without declaring it",
     **dict.fromkeys(("fsspec", "modal", "s3fs"), "the extra serverless has no code yet"),
     "openenv": "the extra openenv has no code yet",

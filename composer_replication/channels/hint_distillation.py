@@ -82,6 +82,14 @@ class HintGate(Settings):
     percentile: PositiveFraction = 0.95
     """With calibrate: the share of foreign hints that a hint must exceed."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.calibrate is None and self.percentile != HintGate.percentile:
+            raise ValueError(
+                f"percentile={self.percentile:g} has no effect without calibrate: give the number of foreign hints to "
+                "measure, or leave it out"
+            )
+
 
 @dataclass(frozen=True)
 class HintDistillation(Settings):
@@ -95,7 +103,7 @@ class HintDistillation(Settings):
     alpha_end: Annotated[Weight, OnlyWith("alpha_schedule", "linear"), Keyword("alpha_end")] = 0.05
     """The schedule linear: the weight at its end."""
     alpha_steps: Annotated[Count | None, OnlyWith("alpha_schedule", "linear"), Keyword("alpha_steps")] = None
-    """The schedule linear: optimiser steps until alpha_end is reached; null: those of the whole run."""
+    """The schedule linear: optimiser steps until alpha_end is reached; null: the last step of the run has it."""
     jsd_beta: Annotated[Fraction, Keyword("sdpo_jsd_beta")] = 0.5
     """The divergence: 0 is KL(teacher || student), 1 is KL(student || teacher), between them the generalised JSD."""
     temperature: Annotated[Positive, Keyword("sdpo_temperature")] = 1.0
@@ -150,11 +158,19 @@ class HintDistillation(Settings):
         *("compared", "overlap", "weighted", "importance_weight"),
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha_schedule == "linear" and not self.alpha and self.alpha_end:
+            raise ValueError(
+                f"alpha_end={self.alpha_end:g} has no effect with alpha_sdpo=0, which turns channel 2 off: give a "
+                "small alpha_sdpo (channels.sdpo.alpha) to start from, or leave the schedule out"
+            )
+
     def alpha_at(self, step: int, steps: int) -> float:
         """The weight in the optimiser step that follows `step` others, in a run of `steps`."""
         if self.alpha_schedule == "constant":
             return self.alpha
-        share = min(1.0, step / (self.alpha_steps or max(1, steps)))
+        share = min(1.0, step / (self.alpha_steps or max(1, steps - 1)))
         return (1.0 - share) * self.alpha + share * self.alpha_end
 
     def of_sites(self) -> dict[str, Any]:

@@ -62,8 +62,8 @@ class Preference(Settings):
     simpo_gamma: Annotated[Weight, OnlyWith("variant", "simpo"), Keyword("simpo_gamma")] = 1.0
     """The variant simpo: γ, the target margin."""
     nll_weight: Annotated[Weight, OnlyWith("variant", "dpo", "dpo_norm", "simpo"), Keyword("replay_nll_weight")] = 0.0
-    """Weight of an anchor in the channel's loss: the negative log-likelihood of a token of the chosen side. Without it,
-    a preference loss may lower the probability of both sides."""
+    """Weight of an anchor in the channel's loss: the negative log-likelihood of a token of the chosen side, a mean
+    over all tokens of a micro-batch. Without it, a preference loss may lower the probability of both sides."""
     batch_size: Annotated[Count | None, Keyword("replay_batch_size")] = None
     """Pairs in each micro-batch; null: one for every two rollouts or traces."""
     max_length: Annotated[Count, Keyword("replay_max_length")] = 2048
@@ -76,7 +76,7 @@ class Preference(Settings):
     """With refresh_pairs_every: the margin from which a pair rests, in nats, as `channels/replay/margin` reports it:
     per response for dpo, per token for the other variants."""
 
-    sums: ClassVar[tuple[str, ...]] = (*LOSS_SUMS, "measured", "chosen_reward", "margin")
+    sums: ClassVar[tuple[str, ...]] = (*LOSS_SUMS, "measured", "margin", "referenced", "chosen_reward")
 
     def __post_init__(self) -> None:
         super().__post_init__()

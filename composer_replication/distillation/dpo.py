@@ -40,7 +40,9 @@ def dpo_loss(
 def chosen_nll(chosen_logprobs: torch.Tensor, chosen_lengths: torch.Tensor) -> torch.Tensor:
     """Negative log-likelihood of a chosen token: (B,) summed response log-probabilities over all (B,) lengths.
 
-    Beside a preference loss it is an anchor: preferences alone may lower both sides, the rejected one faster.
+    Beside a preference loss it is an anchor: preferences alone may lower both sides, the rejected one faster. The mean
+    is over tokens, as in TRL: a long response counts for more, and so a mean over micro-batches depends on how the
+    pairs are split.
 
     Raises:
         ValueError: shapes that differ, lengths that are not positive, or NaN inputs.

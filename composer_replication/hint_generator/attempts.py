@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from composer_replication.coding_tools import command_of
@@ -25,18 +26,21 @@ class Attempt:
     text stays as it is."""
 
     def __init__(self, calls: Iterable[ToolCall] = ()) -> None:
-        texts = {" ".join(text.split()) for call in calls for text in _texts(call)} - {""}
+        texts = {_flat(text) for call in calls for text in _texts(call)} - {""}
         self._texts = sorted(texts, key=lambda text: (-len(text), text))
 
     def removed_from(self, text: str) -> str:
         """Return a text without the attempt; empty if no word is left."""
-        left = text
+        left, flat = text, _flat(text)
         for attempt in self._texts:
-            words = attempt.split(" ")
-            if all(word in left for word in words):
-                pattern = r"\s+".join(map(re.escape, words))
+            if attempt in flat:
+                pattern = r"\s+".join(map(re.escape, attempt.split(" ")))
                 left = re.sub(rf"(?<!\w){pattern}(?!\w)", _MARK, left)
-            left = _without_cut_end(left, attempt)
+                flat = _flat(left)
+            place = _cut_end(flat, attempt)
+            if place >= 0:
+                left = _without_last(left, len(flat[place:].replace(" ", ""))) + _MARK
+                flat = _flat(left)
         return left if left == text or re.search(r"\w", left) else ""
 
     def removed_from_meta(self, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,16 +49,27 @@ class Attempt:
         return {**meta, "error_message": self.removed_from(message)} if isinstance(message, str) else dict(meta)
 
 
-def _without_cut_end(text: str, attempt: str) -> str:
-    """Remove the beginning of an attempt from the end of a text: errors are kept up to a length."""
-    begin = attempt.partition(" ")[0]
-    place = text.find(begin)
-    while place >= 0:
-        end = " ".join(text[place:].rstrip(f"{_MARK} ").split())
-        if len(end) >= _SHORTEST_END and attempt.startswith(end):
-            return text[:place] + _MARK
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cut_end(flat: str, attempt: str) -> int:
+    """Where the end of a text begins that is the beginning of an attempt (errors are kept up to a length); -1: nowhere.
+
+    What is too short to tell does not count.
+    """
+    text, begin = flat.rstrip(f"{_MARK} "), attempt[:_SHORTEST_END]
+    # A file's lines are many attempts, so nothing here is longer than an attempt.
+    place = text.find(begin, max(0, len(text) - len(attempt))) if len(begin) == _SHORTEST_END else -1
+    while place >= 0 and not attempt.startswith(text[place:]):
         place = text.find(begin, place + 1)
-    return text
+    return place
+
+
+def _without_last(text: str, characters: int) -> str:
+    """Remove the last so many characters that are not white space, and all that stands between and after them."""
+    places = (place for place in range(len(text) - 1, -1, -1) if not text[place].isspace())
+    return text[: next(islice(places, characters - 1, None))]
 
 
 def _texts(call: ToolCall) -> Iterator[str]:

@@ -95,7 +95,9 @@ def _resolved(given: Any) -> Any:
         config["channels"]["lm"] = {}
     if isinstance(data, dict):
         sdpo, replay = (_section(config, ("channels", name)) for name in ("sdpo", "replay"))
-        if isinstance(sdpo, dict) and data.get("traces") is None and environment is None:
+        has_hints = data.get("traces") is not None or environment is not None
+        # A schedule cannot start from 0; the checks say that there is no data.
+        if isinstance(sdpo, dict) and not has_hints and sdpo.get("alpha_schedule") != "linear":
             sdpo.setdefault("alpha", 0.0)
         if isinstance(replay, dict) and not data.get("pairs"):
             replay.setdefault("beta", 0.0)
@@ -207,6 +209,8 @@ def _channels_without_data(config: Config) -> Iterator[str]:
         yield "channels.sdpo.routing: srpo routes rollouts, and without an environment there are none"
     if sdpo.hint_source != "error" and config.environment is None:
         yield f"channels.sdpo.hint_source: {sdpo.hint_source} needs rollouts, and without an environment there are none"
+    if sdpo.importance_clip is not None and config.environment is None:
+        yield "channels.sdpo.importance_clip: it weighs tokens of rollouts, and without an environment there are none"
 
 
 def _rollouts(config: Config) -> Iterator[str]:

@@ -34,8 +34,9 @@ PRESETS: Mapping[PresetName, Mapping[str, Earned]] = {
         ),
         "channels.replay.nll_weight": Earned(
             1.0,
-            "Plain DPO beside GRPO makes the chosen responses less likely for a while; anchored, it does not, and the "
-            "reward rises sooner (`dpo + anchor .5` against `dpo .5` of `benchmarks/channel3_quick.py`).",
+            "The chosen responses gain likelihood sooner, and the reward rises sooner (`dpo + anchor .5` against `dpo "
+            ".5` of `benchmarks/channel3_quick.py`). Beside GRPO the chosen can lose likelihood (`dpo .05`); under "
+            "GRPO alone they can, too (`grpo`).",
         ),
     }
 }

@@ -9,7 +9,6 @@ Shapes: P paired positions, S sites.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -258,8 +257,10 @@ class ChannelEngine:
         self.log.add("replay", "active_tokens", tokens)
         self.log.add("replay", "active_rows", len(margin_B))
         self.log.add("replay", "measured", len(margin_B))
-        self.log.add("replay", "chosen_reward", math.nan if chosen_reward_B is None else chosen_reward_B.sum())
         self.log.add("replay", "margin", margin_B.sum())
+        if chosen_reward_B is not None:
+            self.log.add("replay", "referenced", len(chosen_reward_B))
+            self.log.add("replay", "chosen_reward", chosen_reward_B.sum())
         return loss
 
     def end_step(self, step: int, device: torch.device | str = "cpu") -> dict[str, float]:

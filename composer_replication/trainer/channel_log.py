@@ -54,9 +54,11 @@ _WHY = {
     "no_pairs": "no preference pairs were given (replay_dataset)",
     "all_rest": "steps at which the policy preferred every pair by refresh_margin",
 }
-# Means, and the sum that has the number of values in each. The first four are always there.
-_MEASURED = dict.fromkeys(("gap", "signed_gap", "chosen_reward", "margin"), "measured")
-_MEANS = {**_MEASURED, "overlap": "compared", "importance_weight": "weighted"}
+# Means, and the sum that has the number of values in each. The first three are always there.
+_MEASURED = dict.fromkeys(("gap", "signed_gap", "margin"), "measured")
+_MEANS = {**_MEASURED, "chosen_reward": "referenced", "overlap": "compared", "importance_weight": "weighted"}
+# A chosen reward below this is negative; closer to 0, in nats, it may be rounding.
+_BELOW_REFERENCE = -0.01
 # Counted with the reasons, but not a reason for inactivity.
 _NO_REASON = ("sites", "hint_role_user")
 
@@ -166,12 +168,12 @@ class ChannelLog:
         """Count the steps in a row in which the chosen lost likelihood; steps without a measurement do not count."""
         if math.isnan(reward):
             return
-        self._steps_below_reference = self._steps_below_reference + 1 if reward < 0 else 0
+        self._steps_below_reference = self._steps_below_reference + 1 if reward < _BELOW_REFERENCE else 0
         if self._patience and self._steps_below_reference and self._steps_below_reference % self._patience == 0:
             warnings.warn(
-                f"channel 'replay' displaces likelihood: its chosen responses were less likely than under the reference"
-                f" for {self._steps_below_reference} steps (until step {step}, where chosen_reward is {reward:.3g} "
-                "nats); set or raise replay_nll_weight (channels.replay.nll_weight)",
+                f"the chosen responses of channel 'replay' were less likely than under the reference for "
+                f"{self._steps_below_reference} steps (until step {step}, where chosen_reward is {reward:.3g} nats); "
+                "replay_nll_weight (channels.replay.nll_weight) holds them",
                 NegativeChosenReward,
                 stacklevel=2,
             )

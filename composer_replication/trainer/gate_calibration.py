@@ -11,10 +11,11 @@ in the next, and until then the gate does without a threshold.
 from __future__ import annotations
 
 import logging
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -33,6 +34,14 @@ class HintedTurn(NamedTuple):
     session: str
     row: int
     site: HintSite
+
+    def told(self) -> Told:
+        """What other processes need to know of its own hint."""
+        return self.session, self.site.hint, self.site.hint_ids
+
+
+Told: TypeAlias = tuple[str, str, tuple[int, ...]]
+"""A session, a hint that it has, and the hint's ids."""
 
 
 class _Hint(NamedTuple):
@@ -60,8 +69,13 @@ class GateCalibration:
         self._hints: dict[str, _Hint] = {}
         self._is_told = False
 
+    def hear(self, told: Iterable[Told]) -> None:
+        """Take in the hints of turns, wherever the turns are: they are foreign to those of other sessions."""
+        for session, text, ids in told:
+            self._hints.setdefault(text, _Hint(ids, set())).sessions.add(session)
+
     def draw(
-        self, turns: Sequence[HintedTurn], *, max_length: int | None = None, processes: int = 1
+        self, turns: Sequence[HintedTurn], *, max_length: int | None = None, process: int = 0, processes: int = 1
     ) -> list[HintedTurn]:
         """Return turns with foreign hints in place of their own, as many as this process still has to measure.
 
@@ -70,11 +84,11 @@ class GateCalibration:
         Args:
             turns: with their own hints.
             max_length: the longest hinted context in tokens; None: no limit.
+            process: the number of this one: each draws for itself.
             processes: how many share the work.
         """
-        dice = random.Random(f"{self._seed}/{len(self._changes)}")
-        for turn in turns:
-            self._hints.setdefault(turn.site.hint, _Hint(turn.site.hint_ids, set())).sessions.add(turn.session)
+        dice = random.Random(f"{self._seed}/{len(self._changes)}{f'/{process}' if process else ''}")
+        self.hear(turn.told() for turn in turns)
         missing = -(-(self._wanted - len(self._changes)) // processes)
 
         def with_foreign_hints(turn: HintedTurn) -> Iterator[HintedTurn]:
@@ -101,7 +115,16 @@ class GateCalibration:
         return drawn
 
     def add(self, changes: Sequence[float], *, is_all: bool = False) -> None:
-        """Add measurements, and set the threshold if there are enough of them, or if these are all there will be."""
+        """Add measurements, and set the threshold if there are enough of them, or if these are all there will be.
+
+        Raises:
+            ValueError: one that is not finite.
+        """
+        if odd := [change for change in changes if not math.isfinite(change)]:
+            raise ValueError(
+                f"the hint gate cannot be calibrated: a foreign hint changes a turn by {odd[0]} nats, so "
+                "the teacher's log-probabilities are not finite; check the model's weights and its precision"
+            )
         self._changes += changes
         if len(self._changes) < self._wanted and not is_all:
             logger.log(

@@ -211,7 +211,14 @@ class OnPolicyHints:
             assert built is not None, "rows without a token to learn from have no sites"
             return self._channels.changes(*built)
 
-        drawn = calibration.draw(turns, max_length=self._max_length, processes=self._accelerator.num_processes)
+        # Every process takes part, with turns or without: what one lacks, rollouts of another may have.
+        calibration.hear(gather_object([turn.told() for turn in turns]))
+        drawn = calibration.draw(
+            turns,
+            max_length=self._max_length,
+            process=self._accelerator.process_index,
+            processes=self._accelerator.num_processes,
+        )
         calibration.add(gather_object(measured_in_parts(measured, drawn, self._rows_per_pass)))
 
     def _judged(self, output: dict[str, Any], found: list[list[HintSite]]) -> list[list[HintSite]]:

@@ -175,6 +175,8 @@ class SiteFinder:
     ) -> Iterator[Hint]:
         """Yield at most one hint per turn that something is said about: of several remarks, the first with a hint.
 
+        Place each before you ask for the next: one that has no place does not count for `max_turns`.
+
         Args:
             said: what `by_turn` gave.
             learned: the turns that the loss applies to here. An error that another conversation shows too is counted
@@ -183,7 +185,7 @@ class SiteFinder:
         """
         if self.hint_generator is None:
             return
-        found = 0
+        placed = self.counts["sites"]
         for number, about in said.items():
             target = number
             if self.target == "recovery_turn":
@@ -194,7 +196,8 @@ class SiteFinder:
                 if number in learned:
                     self.counts["no_next_turn"] += 1
                 continue
-            if found == self.max_turns and any(remark.text or remark.is_students for remark in about):
+            is_full = self.max_turns is not None and self.counts["sites"] - placed >= self.max_turns
+            if is_full and any(remark.text or remark.is_students for remark in about):
                 self.counts["too_many"] += 1
                 continue
             attempt = Attempt(calls[number] if self.strip_attempt else ())
@@ -205,7 +208,6 @@ class SiteFinder:
                     text = self.hint_generator(remark.kind, attempt.removed_from_meta(remark.meta or {}))
                 text = attempt.removed_from(text or "")
                 if text.strip():
-                    found += 1
                     yield Hint(target, remark.kind, remark.source, text)
                     break
             else:

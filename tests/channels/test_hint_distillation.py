@@ -27,7 +27,8 @@ def test_the_weight_goes_to_its_end_and_stays_there() -> None:
         [0.3, 0.175, 0.05, 0.05, 0.05]
     )
     whole_run = HintDistillation(alpha=0.1, alpha_schedule="linear", alpha_end=0.5)
-    assert [whole_run.alpha_at(step, 4) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert [whole_run.alpha_at(step, 5) for step in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
+    assert whole_run.alpha_at(0, 1) == 0.1
     constant = HintDistillation(alpha=0.1, alpha_end=0.5, alpha_steps=2)
     assert {constant.alpha_at(step, 4) for step in range(5)} == {0.1}
 
@@ -38,6 +39,7 @@ def test_the_weight_goes_to_its_end_and_stays_there() -> None:
         ({"alpha_schedule": "cosine"}, "alpha_schedule must be one of 'constant', 'linear', got 'cosine'"),
         ({"alpha_schedule": "linear", "alpha_end": -0.1}, "alpha_end must be a finite number >= 0, got -0.1"),
         ({"alpha_schedule": "linear", "alpha_steps": 0}, "alpha_steps must be a positive whole number, got 0"),
+        ({"alpha": 0.0, "alpha_schedule": "linear"}, "alpha_end=0.05 has no effect with alpha_sdpo=0, .* give a small"),
         ({"max_hinted_turns": 0}, "max_hinted_turns must be a positive whole number, got 0"),
         ({"importance_clip": 0.0}, "importance_clip must be a positive finite number, got 0.0"),
     ],

@@ -58,6 +58,7 @@ def test_a_calibrated_gate_compares_the_absolute_mean_change_with_the_threshold(
         ({"calibrate": 0}, "calibrate must be a positive whole number, got 0"),
         ({"calibrate": 2.5}, "calibrate must be a positive whole number, got 2.5"),
         ({"percentile": 0.0}, r"percentile must be in \(0, 1\], got 0.0"),
+        ({"percentile": 0.5}, r"percentile=0.5 has no effect without calibrate: give the number"),
         ({"percentile": 95.0}, r"percentile must be in \(0, 1\], got 95.0"),
     ],
 )

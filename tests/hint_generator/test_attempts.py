@@ -42,6 +42,9 @@ def test_an_attempt_may_be_cut_at_the_end_of_a_text() -> None:
     made = attempt(command="git commit --message 'a long story'")
     assert made.removed_from("error in git  commit --message 'a lo…") == "error in …"
     assert made.removed_from("git commit --message 'a lo") == ""
+    # Only the last of two is cut by the end, and white space in it is as the error has it.
+    twice = "git commit --message 'b' after git\n\tcommit  --message 'a \n… …"
+    assert made.removed_from(twice) == "git commit --message 'b' after …"
     for other in ("error in git commit…", "error in git commit --message 'b lo…", "git commit --message 'a lo: no"):
         assert made.removed_from(other) == other
 

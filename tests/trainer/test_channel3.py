@@ -39,9 +39,9 @@ def test_the_anchor_keeps_the_chosen_likely_and_the_reward_up(tmp_path: Path) ->
     plain, anchored = (
         [_run(tmp_path / f"{weight}-{seed}", seed, weight) for seed in (1, 2)] for weight in (0.0, EARNED["nll_weight"])
     )
-    assert all(ours > theirs for (_, ours), (_, theirs) in zip(anchored, plain, strict=True))
-    mean_reward, mean_chosen = zip(
-        *(map(statistics.mean, zip(*runs, strict=True)) for runs in (plain, anchored)), strict=True
+    assert all(ours > theirs + 0.3 for (_, ours), (_, theirs) in zip(anchored, plain, strict=True))
+    (plain_reward, _), (anchored_reward, anchored_chosen) = (
+        map(statistics.mean, zip(*runs, strict=True)) for runs in (plain, anchored)
     )
-    assert mean_chosen[0] < 0 < mean_chosen[1]
-    assert mean_reward[0] < mean_reward[1]
+    assert anchored_chosen > 0.5
+    assert anchored_reward > plain_reward

@@ -80,6 +80,7 @@ def _log_rewards(log: ChannelLog, step: int, *rewards: float) -> dict[str, float
     for reward in rewards:
         log.add("replay", "active_tokens", 8)
         log.add("replay", "measured", 2)
+        log.add("replay", "referenced", 2)
         log.add("replay", "chosen_reward", torch.tensor(2 * reward))
         log.add("replay", "margin", torch.tensor(3 * reward))
     return log.close(step)
@@ -90,16 +91,17 @@ def test_rewards_are_means_over_the_pairs_of_a_step() -> None:
     metrics = _log_rewards(log, 1, 1.0, -2.0)
     assert metrics["channels/replay/chosen_reward"] == -0.5
     assert metrics["channels/replay/margin"] == -0.75
-    assert "channels/replay/measured" not in metrics
+    assert not {"channels/replay/measured", "channels/replay/referenced"} & metrics.keys()
     assert math.isnan(log.close(2)["channels/replay/margin"])
-    assert math.isnan(_log_rewards(log, 3, math.nan)["channels/replay/chosen_reward"])  # there is no reference
+    log.add("replay", "measured", 2)  # without a reference
+    assert "channels/replay/chosen_reward" not in log.close(3)
 
 
 def test_a_chosen_reward_below_zero_is_warned_of() -> None:
     log = ChannelLog({"replay": 0.5}, patience=3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for step, reward in enumerate((-1.0, -1.0, 0.1, -1.0, -2.0)):
+        for step, reward in enumerate((-1.0, -1.0, 0.1, *[-8e-7] * 3, -1.0, -2.0)):  # -8e-7 is rounding
             _log_rewards(log, step, reward)
         log.close(5)  # without pairs: neither better nor worse
     resumed = ChannelLog({"replay": 0.5}, patience=3)

@@ -225,7 +225,7 @@ def test_stale_rollouts_are_weighted_and_alpha_follows_its_schedule(tmp_path: Pa
         gradient_share_steps=2,
         hint_gate=None,
         alpha_schedule="linear",
-        alpha_end=0.0,
+        alpha_end=0.05,
         importance_clip=2.0,
         trace_dataset=house_traces(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -69,6 +70,30 @@ def test_a_hint_that_does_not_fit_is_not_drawn() -> None:
     turns = [turn("a", "1", 0, length=2), turn("b", "2", 1, length=4)]
     assert [one.row for one in drawn(turns, max_length=11)] == [1]
     assert sorted(one.row for one in drawn(turns, max_length=13)) == [0, 1]
+
+
+def test_hints_of_other_processes_are_foreign_too() -> None:
+    own = [[turn(f"prompt {number}", f"hint {number}", row) for row in range(4)] for number in range(2)]
+    everyones = [one.told() for turns in own for one in turns]
+    states = []
+    for number, turns in enumerate(own):
+        calibration = GateCalibration(6, 0.95, "7")
+        calibration.hear(json.loads(json.dumps(everyones)))
+        found = calibration.draw(turns, process=number, processes=2)
+        assert [one.site.hint for one in found] == [f"hint {1 - number}"] * 3
+        states.append(calibration.state_dict())
+    assert json.dumps(states[0]) == json.dumps(states[1])
+    # Each process throws its own dice; without others, nothing depends on what was heard before.
+    turns = [turn(str(number), str(number), number) for number in range(6)]
+    alone, heard, second = (GateCalibration(9, 0.95, "7") for _ in range(3))
+    heard.hear(one.told() for one in turns)
+    assert alone.draw(turns) == heard.draw(turns) != second.draw(turns, process=1)
+
+
+def test_a_measurement_that_is_not_finite_is_refused() -> None:
+    for odd in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"changes a turn by {odd} nats, so the teacher's log-probabilities"):
+            GateCalibration(2, 0.95, "7").add([0.1, odd])
 
 
 def test_what_one_generation_lacks_comes_with_the_next(caplog: pytest.LogCaptureFixture) -> None:

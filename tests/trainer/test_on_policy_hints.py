@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ import torch
 from packable_models import Passes
 from trainer.scripted_rollouts import ANSWER, CONTENT, NOT_FOUND, OPENED, READ, padded, play
 
+from composer_replication.channels.hint_distillation import HintGate
 from composer_replication.channels.settings import ChannelSettings
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
+from composer_replication.trainer import on_policy_hints
 from composer_replication.trainer.channel_engine import ChannelEngine
 from composer_replication.trainer.on_policy_hints import OnPolicyHints, _succeeded, sampled_logprobs
 from composer_replication.trainer.rollout_hints import find_hint_sites, hinted_batch
@@ -59,6 +62,30 @@ def test_the_samplers_own_probabilities_come_first() -> None:
         found = sampled_logprobs({"prompt_ids": prompts, **given}, index)
         assert found is not None
         torch.testing.assert_close(found, torch.tensor(expected), equal_nan=True)
+
+
+def test_a_process_with_one_prompt_measures_the_hints_of_others(
+    qwen_tokenizer: Any, qwen_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = [play(qwen_tokenizer, [OPENED, NOT_FOUND, ANSWER]) for _ in range(2)]
+    found, _ = find_hint_sites(rollouts, tokenizer=qwen_tokenizer, hint_generator=as_collator_hint(LayeredHints()))
+    settings = ChannelSettings(beta_replay=0.0, hint_gate=HintGate(calibrate=4))
+    channels = ChannelEngine(qwen_model, settings, pairs=None, channels={"sdpo": 0.1})
+    nothing: Any = None
+    hints = OnPolicyHints(
+        *(channels, qwen_tokenizer, nothing),
+        accelerator=SimpleNamespace(process_index=1, num_processes=2),
+        rows_per_pass=2,
+        max_length=None,
+    )
+    hints.keep(rollouts, None)
+    others: list[list[Any]] = [[("their prompt", "Stay calm.", (5, 6, 7))], [0.25, 0.5]]
+    monkeypatch.setattr(on_policy_hints, "gather_object", lambda own: [*others.pop(0), *own])
+    hints._calibrate(padded(rollouts, qwen_tokenizer.pad_token_id), found)
+    calibration = channels.calibrations["sdpo"]
+    assert not others
+    assert len(calibration.state_dict()["changes"]) == 4
+    assert calibration.threshold is not None
 
 
 @pytest.mark.parametrize("rows_per_pass", [1, 2, 4])

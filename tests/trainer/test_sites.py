@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from composer_replication.trainer.sites import Remark, remarks
+from composer_replication.rendering import TurnSpan
+from composer_replication.trainer.sites import Remark, SiteFinder, remarks
 
 
 def told(given: Any, turns: int = 3) -> list[Remark]:
@@ -49,3 +50,15 @@ def test_one_per_turn() -> None:
 def test_other_shapes_are_refused(given: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         told(given)
+
+
+def test_a_hint_without_a_place_leaves_the_limit_to_the_next(qwen_tokenizer: Any) -> None:
+    finder = SiteFinder(qwen_tokenizer, lambda kind, meta: None, max_length=100, max_turns=1)
+    spans = [TurnSpan(None, start - 3, start, start + 5) for start in (20, 40, 60)]
+    said = finder.by_turn(remarks(["Look first. " * 100, "Look first.", "Look first."], 3, "environment"))
+    placed = [
+        finder.place(hint, [spans[hint.turn]], [{"role": "user", "content": "Go."}])
+        for hint in finder.hints(said, range(3), [[], [], []])
+    ]
+    assert [site.spans for site in placed if site is not None] == [((40, 45),)]
+    assert finder.counts == {"too_long": 1, "sites": 1, "too_many": 1}
