@@ -165,7 +165,7 @@ def test_text_is_shown_or_the_template_is_refused(name: str) -> None:
         return
     assert TASK in tokenizer.decode(row.ids)
     (said,) = said_in(tokenizer, row.ids, row.response_mask)
-    assert any(said == f"{space}{ANSWER}{end}" for space in ("", " ", "\n") for end in END_OF_TURN) or ANSWER in said
+    assert ANSWER in said
     assert said.endswith(END_OF_TURN)
 
 
@@ -188,7 +188,8 @@ def test_all_calls_of_a_turn_are_shown_or_the_trace_is_refused(name: str) -> Non
     found = shown(template_tokenizer(name), ASKS, both, *results, SAYS)
     if found is not None:
         assert all(path in found[1][0] for path in ("0.py", "1.py"))
-    assert (found is None) >= name.startswith("gptoss")
+    if name.startswith("gptoss"):
+        assert found is None
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "llama3_1", "glm4moe", "gemma4", "nemotron_3_super"])

@@ -106,21 +106,19 @@ class Preference(Settings):
 
         references = [entry(inputs, name) for name in _REFERENCES] if self.needs_reference else []
         sums_2B, lengths_2B = preference_logprobs(model, inputs)
-        sides = sums_2B.chunk(2) if self.variant == "dpo" else (sums_2B / lengths_2B).chunk(2)
+        chosen = sums_2B.chunk(2)[0], lengths_2B.chunk(2)[0]
         for name, reference in zip(_REFERENCES, references, strict=False):
-            check_same_shape(name, reference, "the policy's log-probabilities", sides[0])
-        if self.variant == "nll":
-            loss = chosen_nll(sums_2B.chunk(2)[0], lengths_2B.chunk(2)[0])
-        elif self.variant == "simpo":
-            loss = simpo_loss(*sides, beta=self.simpo_beta, gamma=self.simpo_gamma)
-        elif self.variant == "dpo_norm":
-            per_token = [one / lengths for one, lengths in zip(references, lengths_2B.chunk(2), strict=True)]
-            loss = dpo_loss(*sides, *per_token, beta=self.dpo_beta)
-        else:
-            loss = dpo_loss(*sides, *references, beta=self.dpo_beta)
-        if self.variant != "nll" and self.nll_weight:
-            loss = loss + self.nll_weight * chosen_nll(sums_2B.chunk(2)[0], lengths_2B.chunk(2)[0])
+            check_same_shape(name, reference, "the policy's log-probabilities", chosen[0])
         reference_2B = torch.cat(references) if references else None
+        if self.variant == "nll":
+            loss = chosen_nll(*chosen)
+        elif reference_2B is None:
+            loss = simpo_loss(*(sums_2B / lengths_2B).chunk(2), beta=self.simpo_beta, gamma=self.simpo_gamma)
+        else:
+            sides = (self._per_response(one, lengths_2B).chunk(2) for one in (sums_2B, reference_2B))
+            loss = dpo_loss(*(one for side in sides for one in side), beta=self.dpo_beta)
+        if self.variant != "nll" and self.nll_weight:
+            loss = loss + self.nll_weight * chosen_nll(*chosen)
         chosen_B, rejected_B = self.rewards(sums_2B.detach(), lengths_2B, reference_2B).chunk(2)
         chosen_reward_B = chosen_B if self.needs_reference else None
         return PreferenceLoss(loss, int(lengths_2B.sum()), chosen_reward_B, chosen_B - rejected_B)
@@ -130,8 +128,11 @@ class Preference(Settings):
     ) -> torch.Tensor:
         """Rewards of responses from their summed log-probabilities: above `references`, where the variant has them, and
         per token unless it is dpo."""
-        gains = sums if references is None else sums - references
-        return gains if self.variant == "dpo" else gains / lengths
+        return self._per_response(sums if references is None else sums - references, lengths)
+
+    def _per_response(self, sums: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Sums over responses as they are, or per token, as the variant has it."""
+        return sums if self.variant == "dpo" else sums / lengths
 
     @property
     def needs_reference(self) -> bool:

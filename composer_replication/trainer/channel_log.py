@@ -118,13 +118,13 @@ class ChannelLog:
             # What was not measured is not 0: a mean over several steps must leave it out.
             if not of_channel["active_tokens"]:
                 of_channel["loss"] = math.nan
-            for name, number in _MEANS.items():
-                if of_channel.get(number):
-                    of_channel[name] = of_channel.get(name, 0.0) / of_channel[number]
-                elif name in _MEASURED and name in of_channel:
+            for name in of_channel.keys() & _MEANS.keys():
+                if of_channel[_MEANS[name]]:
+                    of_channel[name] /= of_channel[_MEANS[name]]
+                elif name in _MEASURED:
                     of_channel[name] = math.nan
                 else:
-                    of_channel.pop(name, None)  # of some steps, or with some settings, only
+                    del of_channel[name]  # of some steps, or with some settings, only
             of_channel = {name: value for name, value in of_channel.items() if name not in _MEANS.values()}
             metrics.update({f"channels/{channel}/{name}": value for name, value in of_channel.items()})
             self._watch(channel, int(of_channel["active_tokens"]), step)

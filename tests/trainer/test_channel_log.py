@@ -54,6 +54,22 @@ def test_every_process_sends_the_same_sums() -> None:
     assert sent[0] == sent[1]
 
 
+def test_a_channel_reports_its_own_sums_and_no_others() -> None:
+    log = ChannelLog({"grpo": 1.0, "sdpo": 0.1, "replay": 0.05}, patience=0)
+    for channel, number in (("sdpo", "measured"), ("replay", "measured"), ("replay", "referenced")):
+        log.add(channel, number, 2)
+    names: dict[str, set[str]] = {}
+    for _, channel, name in (metric.split("/") for metric in log.close(1)):
+        names.setdefault(channel, set()).add(name)
+    losses = {"loss", "active_tokens", "active_rows"}
+    rules = {"too_small", "like_foreign", "conflicting"}
+    assert names == {
+        "grpo": losses,
+        "sdpo": {*losses, *rules, "sites", "gap", "signed_gap"},
+        "replay": {*losses, "margin", "chosen_reward"},
+    }
+
+
 def test_an_unknown_sum_is_refused() -> None:
     with pytest.raises(ValueError, match="no sum 'tokens'"):
         ChannelLog({"sdpo": 1.0}, 0).add("sdpo", "tokens", 1)
