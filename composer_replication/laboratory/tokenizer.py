@@ -1,4 +1,4 @@
-"""The tokenizer of the laboratory model: byte-level BPE, trained on its lessons, in which JSON's frame takes few tokens."""
+"""The tokenizer of the laboratory model: byte-level BPE trained on its lessons, with a token for each frame of JSON."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
-from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import Task, call_tool, tools_of
-from composer_replication.envs.house_style import HouseStyle, make_tasks, right_calls
-from composer_replication.envs.house_style.customs import EFFECTS, Call, call_with
-from composer_replication.envs.house_style.lessons import DONE, hint_for, result_of
+from composer_replication.envs.house_style import Call, make_tasks
 from composer_replication.envs.house_style.words import WORDS
 from composer_replication.laboratory import CHECKPOINT, laboratory_model, laboratory_tokenizer
 from composer_replication.laboratory.build import made_up_words
+from composer_replication.laboratory.chances import pass_chance
 from composer_replication.laboratory.tokenizer import FRAMES
-from composer_replication.rendering import render_conversation
 from composer_replication.template_check import check_chat_template
-from composer_replication.traces import Message
-
-TOOLS = tool_definitions(list(tools_of(HouseStyle()).values()))
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +67,6 @@ def test_the_tokenizer_round_trips_any_text_and_has_a_token_for_each_frame(token
 
 
 def test_the_lessons_contain_no_name_and_no_text_of_any_split() -> None:
-    import random
-
     made = made_up_words(random.Random(0))
     for words in WORDS.values():
         assert not {*made.stems, *made.words} & {*words.stems, *words.words}
@@ -91,33 +83,6 @@ def test_the_card_says_what_it_is() -> None:
 def test_it_obeys_hints_and_has_room_to_learn(tokenizer: Any, house: int) -> None:
     model = laboratory_model()
     tasks = make_tasks("held_out", 16, seed=11, calls=2)
-    plain, hinted = (chance(model, tokenizer, tasks, house, hinted=hinted) for hinted in (False, True))
+    plain, hinted = (pass_chance(model, tokenizer, tasks, house, hinted=hinted) for hinted in (False, True))
     assert 0.01 < plain < 0.1
     assert hinted > 4 * plain
-
-
-def chance(model: Any, tokenizer: Any, tasks: list[Task], house: int, *, hinted: bool) -> float:
-    """The pass rate that sampling at temperature 1 has in the long run, as a probability: nothing is drawn."""
-    rates = []
-    for task in tasks:
-        rendered = render_conversation(tokenizer, solved(task, house, hinted=hinted), tools=TOOLS)
-        ids = torch.tensor([rendered.ids])
-        with torch.no_grad():
-            logprobs = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-        of_turns = torch.cat([logprobs[turn.start - 1 : turn.stop - 1] for turn in rendered.turns])
-        rates.append(float(of_turns.sum().exp()))
-    return sum(rates) / len(rates)
-
-
-def solved(task: Task, house: int, *, hinted: bool) -> list[Message]:
-    """The conversation that solves a task, with or without the hint that a wrong tool's error makes before each call."""
-    environment = HouseStyle(house)
-    environment.reset(**task)
-    tools, messages = tools_of(environment), list(task["prompt"])
-    for (effect, *values), right in zip(task["steps"], right_calls(task["steps"], house), strict=True):
-        wrong = next(call for one in EFFECTS[effect].signatures if (call := call_with(one, values)).tool != right.tool)
-        if hinted:
-            error = call_tool(tools, wrong.tool, wrong.arguments)[0]["error"]
-            messages.append({"role": "system", "content": hint_for(wrong, error)})
-        messages += [right.message(), result_of(right, call_tool(tools, right.tool, right.arguments)[0])]
-    return [*messages, DONE]

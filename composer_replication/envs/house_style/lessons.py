@@ -73,9 +73,9 @@ def _lesson(numbers: random.Random, task: Task) -> Lesson:
             if help_with == "hint":
                 messages.append({"role": "system", "content": hint_for(wrong, answer["error"])})
             else:
-                messages += [wrong.message(), _result(wrong, answer)]
+                messages += [wrong.message(), result_of(wrong, answer)]
         learned.append(len(messages))
-        messages += [right.message(), _result(right, call_tool(tools_of(house), right.tool, right.arguments)[0])]
+        messages += [right.message(), result_of(right, call_tool(tools_of(house), right.tool, right.arguments)[0])]
     return Lesson([*messages, DONE], [*learned, len(messages)])
 
 
@@ -86,7 +86,7 @@ def _wrong_call(numbers: random.Random, effect: str, values: Sequence[str], righ
     return numbers.choice([*(call for call in others if call != right), incomplete])
 
 
-def _result(call: Call, answer: Any) -> Message:
+def result_of(call: Call, answer: Any) -> Message:
     """The message that the model reads after a call, in TRL's form."""
     return {"role": "tool", "name": call.tool, "content": str(answer)}
 
