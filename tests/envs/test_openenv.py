@@ -1,0 +1,294 @@
+"""Environments as OpenEnv servers: real sockets, OpenEnv's own client, many sessions, and sessions that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import pytest
+from processes import ROOT, environment, wait_for
+from transformers.utils import get_json_schema
+
+from composer_replication.envs.contract import Task, call_tool, tools_of
+from composer_replication.envs.house_style import HouseStyle, make_tasks, right_calls
+from composer_replication.envs.registry import built_in
+
+HOST = "127.0.0.1"
+Calls = list[tuple[str, dict[str, Any]]]
+
+
+def house_calls(task: Task) -> Calls:
+    return [(call.tool, call.arguments) for call in right_calls(task["steps"])]
+
+
+SOLUTIONS: dict[str, Callable[[Task], Calls]] = {"house_style": house_calls}
+SESSIONS = 64
+
+
+class Served(NamedTuple):
+    """A server, its tasks, and the calls that solve one."""
+
+    url: str
+    factory: Callable[[], Any]
+    tasks: list[Task]
+    solution: Callable[[Task], Calls]
+
+    def client(self) -> Any:
+        """A client that waits as long as it takes."""
+        from openenv import GenericEnvClient
+
+        return GenericEnvClient(self.url, connect_timeout_s=600, message_timeout_s=600, websocket_ping_interval_s=None)
+
+    def get(self, path: str, body: Any = None) -> str:
+        """The text of an HTTP endpoint, errors included."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as response:
+                return str(response.read().decode())
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def ours() -> Any:
+    """The module that is tested. OpenEnv takes seconds to import, which workers without these tests need not do."""
+    return importlib.import_module("composer_replication.envs.openenv")
+
+
+@pytest.fixture(scope="module", params=SOLUTIONS)
+def served(request: pytest.FixtureRequest, ours: Any) -> Iterator[Served]:
+    import uvicorn
+
+    name = request.param
+    served = built_in(name)
+    tasks = served.make_tasks("dev", SESSIONS)
+    app = ours.create_app(served.environment, tasks, name=name)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws_ping_interval=None))
+    with socket.create_server((HOST, 0)) as held:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [held]})
+        thread.start()
+        wait_for(lambda: server.started or not thread.is_alive())
+        yield Served(f"http://{HOST}:{held.getsockname()[1]}", served.environment, tasks, SOLUTIONS[name])
+        server.should_exit = True
+        thread.join()
+
+
+def played(factory: Callable[[], Any], task: Task, calls: Calls) -> list[Any]:
+    """What a plain object says: a text and a failure for each call, then the reward and the feedback."""
+    made = factory()
+    made.reset(**task)
+    answers = [call_tool(tools_of(made), tool, arguments) for tool, arguments in calls]
+    return [*((str(text), failed) for text, failed in answers), (made.get_reward(), made._feedback())]
+
+
+def test_a_session_is_what_the_plain_object_is(served: Served) -> None:
+    task = served.tasks[3]
+    calls = served.solution(task)
+    with served.client().sync() as client:
+        first = client.reset(seed=3, episode_id="one")
+        assert first.observation["prompt"] == task["prompt"]
+        assert first.observation["task_id"] == task["task_id"]
+        assert first.observation["tools"] == [get_json_schema(tool) for tool in tools_of(served.factory()).values()]
+        assert (first.reward, first.done) == (None, False)
+        said: list[Any] = []
+        for number, (tool, arguments) in enumerate(calls, start=1):
+            step = client.step({"tool": tool, "arguments": arguments})
+            assert (step.reward, step.done) == (None, False)
+            said.append((step.observation["text"], step.observation["failed"]))
+            assert client.state() == {"episode_id": "one", "step_count": number}
+        last = client.step({"tool": None})
+        assert (last.reward, last.done) == (1.0, True)
+        assert [*said, (last.reward, last.observation["feedback"])] == played(served.factory, task, calls)
+        # The next episode of the same session begins anew.
+        client.reset(seed=3)
+        assert client.state()["step_count"] == 0
+        assert client.step({"tool": None}).reward == 0.0
+
+
+def test_sessions_at_once_do_not_mix(served: Served) -> None:
+    scripts: list[Calls] = []
+    for number, task in enumerate(served.tasks):
+        solution = served.solution(task)
+        scripts.append([solution, [("no_such_tool", {}), *solution], solution[:-1]][number % 3])
+    expected = [played(served.factory, *one) for one in zip(served.tasks, scripts, strict=True)]
+    assert len({len(script) for script in scripts}) > 1
+    assert {one[-1][0] for one in expected} >= {0.0, 1.0}
+
+    async def play() -> list[list[Any]]:
+        said: list[list[Any]] = [[] for _ in scripts]
+        async with AsyncExitStack() as stack:
+            clients = await together(stack.enter_async_context(served.client()) for _ in scripts)
+
+            async def turn(number: int, step: int) -> None:
+                tool, arguments = [*scripts[number], (None, {})][step]
+                result = await clients[number].step({"tool": tool, "arguments": arguments})
+                seen = result.observation
+                ending = (result.reward, seen["feedback"])
+                said[number].append(ending if result.done else (seen["text"], seen["failed"]))
+
+            # Half of them bring their task, half have the server draw it. All take their turns at the same time.
+            await together(
+                client.reset(seed=number) if number % 2 else client.reset(**served.tasks[number])
+                for number, client in enumerate(clients)
+            )
+            for step in range(max(map(len, scripts)) + 1):
+                await together(turn(number, step) for number in range(SESSIONS) if step <= len(scripts[number]))
+            states = await together(client.state() for client in clients)
+            assert [state["step_count"] for state in states] == list(map(len, scripts))
+            assert len({state["episode_id"] for state in states}) == SESSIONS
+        return said
+
+    assert asyncio.run(play()) == expected
+
+
+async def together(waiting: Iterator[Awaitable[Any]]) -> Sequence[Any]:
+    return await asyncio.gather(*waiting)
+
+
+def test_what_is_wanted_stays_on_the_server(served: Served) -> None:
+    name = json.loads(served.get("/list_environments"))[0]
+    with served.client().sync() as client:
+        first = client.reset(seed=5)
+        assert set(first.observation) == {"text", "failed", "prompt", "tools", "task_id", "feedback", "metadata"}
+        seen = [json.dumps(first.observation), json.dumps(client.state())]
+    for path in ("/schema", "/metadata", "/state", "/openapi.json", f"/{name}/splits"):
+        seen.append(served.get(path))
+    seen.append(served.get("/reset", {"seed": 5}))
+    for path in ("tasks", "task", "task_range"):
+        seen.append(served.get(f"/{name}/{path}", {"split": "dev", "index": 5}))
+    seen.append(served.get("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}))
+    hidden = {key: json.dumps(value) for key, value in served.tasks[5].items() if key not in ("prompt", "task_id")}
+    assert hidden
+    assert served.tasks[5]["task_id"] in seen[0]
+    assert [(key, text) for key, value in hidden.items() for text in seen if value in text] == []
+
+
+def test_a_session_that_misbehaves_gets_errors_and_leaves_the_others_alone(served: Served) -> None:
+    task = served.tasks[0]
+    calls = served.solution(task)
+
+    from websockets.asyncio.client import connect
+
+    async def misbehave(step: Callable[[], Awaitable[None]]) -> None:
+        address = served.url.replace("http", "ws") + "/ws"
+        async with connect(address, proxy=None, ping_interval=None) as rude:
+
+            async def answer(message: Any) -> str:
+                await rude.send(message if isinstance(message, str) else json.dumps(message))
+                said = json.loads(await rude.recv())
+                await step()
+                assert said["type"] == "error"
+                return f"{said['data']['code']}: {said['data']['message']}"
+
+            call = {"tool": calls[0][0], "arguments": calls[0][1]}
+            assert "call reset first" in await answer({"type": "step", "data": call})
+            assert (await answer("{broken")).startswith("INVALID_JSON")
+            assert (await answer({"type": "dance"})).startswith("UNKNOWN_TYPE")
+            assert (await answer({"type": "step", "data": {"arguments": {}}})).startswith("VALIDATION_ERROR")
+            assert (await answer({"type": "step", "data": {"tool": "a", "arguments": 7}})).startswith(
+                "VALIDATION_ERROR"
+            )
+            assert (await answer({"type": "reset", "data": {"nonsense": 1}})).startswith("EXECUTION_ERROR")
+            assert "call reset first" in await answer({"type": "step", "data": call})
+            await rude.send(json.dumps({"type": "reset", "data": task}))
+            assert json.loads(await rude.recv())["type"] == "observation"
+            for wrong in ({"tool": "reset", "arguments": task}, {"tool": calls[0][0], "arguments": {"nonsense": "1"}}):
+                await rude.send(json.dumps({"type": "step", "data": wrong}))
+                seen = json.loads(await rude.recv())["data"]
+                assert seen["observation"]["failed"], seen
+                assert "error" in seen["observation"]["text"]
+            await rude.send(json.dumps({"type": "step", "data": {"tool": None}}))
+            assert json.loads(await rude.recv())["data"]["done"]
+            assert "call reset first" in await answer({"type": "step", "data": call})
+            await answer([])  # this ends the session, and only this one
+
+    async def play() -> float | None:
+        async with served.client() as good:
+            await good.reset(**task)
+
+            async def alive() -> None:
+                assert (await good.state())["step_count"] == 0
+
+            await misbehave(alive)
+            for tool, arguments in calls:
+                await good.step({"tool": tool, "arguments": arguments})
+            return (await good.step({"tool": None})).reward
+
+    assert asyncio.run(play()) == 1.0
+
+
+def test_an_episode_ends_with_the_last_call_that_it_has(ours: Any) -> None:
+    task = make_tasks("train", 1, calls=2)[0]
+    environment = ours.ToolEnvironment(HouseStyle, [task], max_calls=2)
+    environment.reset()
+    first, second = (
+        environment.step(ours.ToolAction(tool=call.tool, arguments=call.arguments))
+        for call in right_calls(task["steps"])
+    )
+    assert (first.done, first.reward) == (False, None)
+    assert (second.done, second.reward) == (True, 1.0)
+    assert second.text
+    with pytest.raises(RuntimeError, match="call reset first"):
+        environment.step(ours.ToolAction(tool=None))
+    assert {environment.reset(seed=seed).task_id for seed in range(3)} == {task["task_id"]}
+    with pytest.raises(ValueError, match="this server has no tasks: give the columns"):
+        ours.ToolEnvironment(HouseStyle).reset(seed=1)
+    for wrong in ({"max_calls": 0}, {"max_sessions": 0}):
+        with pytest.raises(ValueError, match="must be a positive whole number, got 0"):
+            ours.create_app(HouseStyle, [task], **wrong)
+
+
+def test_what_an_environment_does_to_its_row_stays_in_its_session(ours: Any) -> None:
+    class Greedy(HouseStyle):
+        def reset(self, files: Any, steps: Any, **row: Any) -> None:
+            super().reset(files=files, steps=steps)
+            steps.clear()
+
+    task = make_tasks("train", 1)[0]
+    steps = list(task["steps"])
+    ours.ToolEnvironment(Greedy, [task]).reset()
+    assert task["steps"] == steps
+
+
+@pytest.mark.parametrize("wrong", [["--count", "0"], ["--port", "-1"], ["--split", "test"]])
+def test_the_command_refuses(wrong: list[str], ours: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        ours.main(["house_style", *wrong])
+    assert wrong[0][2:] in capsys.readouterr().err
+
+
+def test_the_command_serves_until_it_is_stopped() -> None:
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from composer_replication.envs.openenv import main; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "house_style", "--count", "3"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+    )
+    with process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        tasks = make_tasks("train", 3)
+        there = Served(url, HouseStyle, tasks, house_calls)
+        with there.client().sync() as client:
+            assert client.reset(seed=4).observation["task_id"] == tasks[1]["task_id"]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
