@@ -200,10 +200,12 @@ def test_a_session_that_misbehaves_gets_errors_and_leaves_the_others_alone(serve
             assert (await answer({"type": "step", "data": {"tool": "a", "arguments": 7}})).startswith(
                 "VALIDATION_ERROR"
             )
-            assert (await answer({"type": "reset", "data": {"nonsense": 1}})).startswith("EXECUTION_ERROR")
-            assert "call reset first" in await answer({"type": "step", "data": call})
-            await rude.send(json.dumps({"type": "reset", "data": task}))
-            assert json.loads(await rude.recv())["type"] == "observation"
+            for again in range(2):
+                await rude.send(json.dumps({"type": "reset", "data": task}))
+                assert json.loads(await rude.recv())["type"] == "observation"
+                if not again:  # an episode that could not begin is none
+                    assert (await answer({"type": "reset", "data": {"nonsense": 1}})).startswith("EXECUTION_ERROR")
+                    assert "call reset first" in await answer({"type": "step", "data": call})
             for wrong in ({"tool": "reset", "arguments": task}, {"tool": calls[0][0], "arguments": {"nonsense": "1"}}):
                 await rude.send(json.dumps({"type": "step", "data": wrong}))
                 seen = json.loads(await rude.recv())["data"]
