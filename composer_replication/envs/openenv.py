@@ -134,6 +134,11 @@ class ToolEnvironment(_openenv.Environment):  # type: ignore[misc]
         """Id of the episode and number of its calls; nothing of the task."""
         return self._state
 
+    def close(self) -> None:
+        """End the session: the environment frees what it holds."""
+        self._running = False
+        getattr(self._environment, "_close", lambda: None)()
+
 
 def create_app(
     factory: Callable[[], Any],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import doctest
 import importlib
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -13,16 +15,21 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 from processes import ROOT, environment, wait_for
+from run.training_material import model_folder
 from transformers.utils import get_json_schema
 
+from composer_replication.config import parse_config
 from composer_replication.envs.contract import Task, call_tool, tools_of
 from composer_replication.envs.house_style import HouseStyle, make_tasks, right_calls
 from composer_replication.envs.registry import built_in
+from composer_replication.run.data import load_training_data
 
 HOST = "127.0.0.1"
 Calls = list[tuple[str, dict[str, Any]]]
@@ -67,22 +74,29 @@ def ours() -> Any:
     return importlib.import_module("composer_replication.envs.openenv")
 
 
-@pytest.fixture(scope="module", params=SOLUTIONS)
-def served(request: pytest.FixtureRequest, ours: Any) -> Iterator[Served]:
+@contextmanager
+def running(app: Any) -> Iterator[str]:
+    """A server on a free port; its address."""
     import uvicorn
 
-    name = request.param
-    served = built_in(name)
-    tasks = served.make_tasks("dev", SESSIONS)
-    app = ours.create_app(served.environment, tasks, name=name)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws_ping_interval=None))
     with socket.create_server((HOST, 0)) as held:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [held]})
         thread.start()
-        wait_for(lambda: server.started or not thread.is_alive())
-        yield Served(f"http://{HOST}:{held.getsockname()[1]}", served.environment, tasks, SOLUTIONS[name])
-        server.should_exit = True
-        thread.join()
+        try:
+            wait_for(lambda: server.started or not thread.is_alive())
+            yield f"http://{HOST}:{held.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module", params=SOLUTIONS)
+def served(request: pytest.FixtureRequest, ours: Any) -> Iterator[Served]:
+    served = built_in(request.param)
+    tasks = served.make_tasks("dev", SESSIONS)
+    with running(ours.create_app(served.environment, tasks, name=request.param)) as url:
+        yield Served(url, served.environment, tasks, SOLUTIONS[request.param])
 
 
 def played(factory: Callable[[], Any], task: Task, calls: Calls) -> list[Any]:
@@ -262,6 +276,31 @@ def test_what_an_environment_does_to_its_row_stays_in_its_session(ours: Any) -> 
     steps = list(task["steps"])
     ours.ToolEnvironment(Greedy, [task]).reset()
     assert task["steps"] == steps
+
+
+def test_the_page_of_environments_runs(ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"(?s)```(python|pycon|yaml)\n(.*?)```", page)
+    assert len(blocks) == 8
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    addresses: list[str] = []
+    with ExitStack() as stack:
+        monkeypatch.setattr("uvicorn.run", lambda app, **_: addresses.append(stack.enter_context(running(app))))
+        for kind, code in blocks:
+            if kind == "yaml":
+                run = {"model": {"name": "a/b"}, "training": {"output_dir": "runs"}, **yaml.safe_load(code)}
+                config = parse_config(run)
+                assert load_training_data(config.data, config.environment).prompts
+            elif kind == "pycon":
+                session = doctest.DocTestParser().get_doctest(code, names, "the page", None, 0)
+                doctest.DebugRunner().run(session, clear_globs=False)
+                names |= session.globs
+            else:
+                code = code.replace("Qwen/Qwen2.5-0.5B-Instruct", str(model_folder(tmp_path / "model")))
+                exec(code.replace("http://127.0.0.1:8000", "".join(addresses)), names)
+    assert len(addresses) == 1
+    assert [tool.__name__ for tool in names["trainer"]._env_tools[None]] == ["deliver", "look_up"]
 
 
 @pytest.mark.parametrize("wrong", [["--count", "0"], ["--port", "-1"], ["--split", "test"]])
