@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import inspect
 import random
 import socket
 import sys
@@ -133,6 +134,12 @@ class ToolEnvironment(_openenv.Environment):  # type: ignore[misc]
     def state(self) -> Any:
         """Id of the episode and number of its calls; nothing of the task."""
         return self._state
+
+    def get_metadata(self) -> Any:
+        """Name and first line of the environment's class."""
+        kind = type(self._environment)
+        described = {"name": kind.__name__, "description": (inspect.getdoc(kind) or "").partition("\n")[0]}
+        return super().get_metadata().model_copy(update=described)
 
     def close(self) -> None:
         """End the session: the environment frees what it holds."""

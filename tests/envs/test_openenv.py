@@ -173,6 +173,7 @@ async def together(waiting: Iterator[Awaitable[Any]]) -> Sequence[Any]:
 
 def test_what_is_wanted_stays_on_the_server(served: Served) -> None:
     name = json.loads(served.get("/list_environments"))[0]
+    assert json.loads(served.get("/metadata"))["name"] == served.factory.__name__
     with served.client().sync() as client:
         first = client.reset(seed=5)
         assert set(first.observation) == {"text", "failed", "prompt", "tools", "task_id", "feedback", "metadata"}
