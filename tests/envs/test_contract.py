@@ -12,7 +12,7 @@ from trl import GRPOTrainer
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
 from composer_replication.envs.contract import call_tool, task_id, tools_of
-from composer_replication.envs.house_style import HouseStyle
+from composer_replication.envs.registry import NAMES, built_in
 
 
 class Base:
@@ -70,7 +70,7 @@ def trl_trainer(factory: Any, output: Path) -> Any:
     )
 
 
-@pytest.mark.parametrize("factory", [Clock, HouseStyle])
+@pytest.mark.parametrize("factory", [Clock, *(built_in(name).environment for name in NAMES)])
 def test_the_tools_are_those_that_trl_finds(factory: Any, tmp_path: Path) -> None:
     trainer = trl_trainer(factory, tmp_path)
     (instance,) = trainer._environment_pool[None]

@@ -28,6 +28,7 @@ from transformers.utils import get_json_schema
 from composer_replication.config import parse_config
 from composer_replication.envs.contract import Task, call_tool, tools_of
 from composer_replication.envs.house_style import HouseStyle, make_tasks, right_calls
+from composer_replication.envs.python_tasks.bank import find_function
 from composer_replication.envs.registry import built_in
 from composer_replication.run.data import load_training_data
 
@@ -39,13 +40,32 @@ def house_calls(task: Task) -> Calls:
     return [(call.tool, call.arguments) for call in right_calls(task["steps"])]
 
 
-SOLUTIONS: dict[str, Callable[[Task], Calls]] = {"house_style": house_calls}
+def python_calls(task: Task) -> Calls:
+    """Look at the file once or more, then write the solution."""
+    looks = 1 + int(task["task_id"], 16) % 3
+    source = find_function(task["function"]).source
+    return [("read_file", {"path": "solution.py"})] * looks + [("write_file", {"path": "solution.py", "text": source})]
+
+
+def house_secrets(task: Task) -> list[str]:
+    return [json.dumps(task["steps"]), json.dumps(task["files"])]
+
+
+def python_secrets(task: Task) -> list[str]:
+    function = find_function(task["function"])
+    tests = [test for test in function.tests if test not in task["examples"] and len(test) > 12]
+    return [json.dumps(text)[1:-1] for text in (function.body, task["solution"], *tests)]
+
+
+SOLUTIONS = {"house_style": house_calls, "python_tasks": python_calls}
+SECRETS = {"house_style": house_secrets, "python_tasks": python_secrets}
 SESSIONS = 64
 
 
 class Served(NamedTuple):
-    """A server, its tasks, and the calls that solve one."""
+    """A server of an environment, its tasks, and the calls that solve one."""
 
+    name: str
     url: str
     factory: Callable[[], Any]
     tasks: list[Task]
@@ -96,15 +116,15 @@ def served(request: pytest.FixtureRequest, ours: Any) -> Iterator[Served]:
     served = built_in(request.param)
     tasks = served.make_tasks("dev", SESSIONS)
     with running(ours.create_app(served.environment, tasks, name=request.param)) as url:
-        yield Served(url, served.environment, tasks, SOLUTIONS[request.param])
+        yield Served(request.param, url, served.environment, tasks, SOLUTIONS[request.param])
 
 
 def played(factory: Callable[[], Any], task: Task, calls: Calls) -> list[Any]:
-    """What a plain object says: a text and a failure for each call, then the reward and the feedback."""
+    """What a plain object says: a text and a failure for each call."""
     made = factory()
     made.reset(**task)
     answers = [call_tool(tools_of(made), tool, arguments) for tool, arguments in calls]
-    return [*((str(text), failed) for text, failed in answers), (made.get_reward(), made._feedback())]
+    return [(str(text), failed) for text, failed in answers]
 
 
 def test_a_session_is_what_the_plain_object_is(served: Served) -> None:
@@ -122,13 +142,17 @@ def test_a_session_is_what_the_plain_object_is(served: Served) -> None:
             assert (step.reward, step.done) == (None, False)
             said.append((step.observation["text"], step.observation["failed"]))
             assert client.state() == {"episode_id": "one", "step_count": number}
+        assert said == played(served.factory, task, calls)
         last = client.step({"tool": None})
-        assert (last.reward, last.done) == (1.0, True)
-        assert [*said, (last.reward, last.observation["feedback"])] == played(served.factory, task, calls)
+        assert (last.reward, last.done, last.observation["feedback"]) == (1.0, True, None)
         # The next episode of the same session begins anew.
-        client.reset(seed=3)
+        client.reset(**task)
         assert client.state()["step_count"] == 0
-        assert client.step({"tool": None}).reward == 0.0
+        plain = served.factory()
+        plain.reset(**task)
+        last = client.step({"tool": None})
+        assert (last.reward, last.observation["feedback"]) == (0.0, plain._feedback())
+        assert last.observation["feedback"]
 
 
 def test_sessions_at_once_do_not_mix(served: Served) -> None:
@@ -136,9 +160,11 @@ def test_sessions_at_once_do_not_mix(served: Served) -> None:
     for number, task in enumerate(served.tasks):
         solution = served.solution(task)
         scripts.append([solution, [("no_such_tool", {}), *solution], solution[:-1]][number % 3])
-    expected = [played(served.factory, *one) for one in zip(served.tasks, scripts, strict=True)]
-    assert len({len(script) for script in scripts}) > 1
-    assert {one[-1][0] for one in expected} >= {0.0, 1.0}
+    expected = [
+        [*played(served.factory, task, script), float(number % 3 < 2)]
+        for number, (task, script) in enumerate(zip(served.tasks, scripts, strict=True))
+    ]
+    assert len({len(script) for script in scripts}) > 2
 
     async def play() -> list[list[Any]]:
         said: list[list[Any]] = [[] for _ in scripts]
@@ -149,8 +175,7 @@ def test_sessions_at_once_do_not_mix(served: Served) -> None:
                 tool, arguments = [*scripts[number], (None, {})][step]
                 result = await clients[number].step({"tool": tool, "arguments": arguments})
                 seen = result.observation
-                ending = (result.reward, seen["feedback"])
-                said[number].append(ending if result.done else (seen["text"], seen["failed"]))
+                said[number].append(result.reward if result.done else (seen["text"], seen["failed"]))
 
             # Half of them bring their task, half have the server draw it. All take their turns at the same time.
             await together(
@@ -184,10 +209,9 @@ def test_what_is_wanted_stays_on_the_server(served: Served) -> None:
     for path in ("tasks", "task", "task_range"):
         seen.append(served.get(f"/{name}/{path}", {"split": "dev", "index": 5}))
     seen.append(served.get("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}))
-    hidden = {key: json.dumps(value) for key, value in served.tasks[5].items() if key not in ("prompt", "task_id")}
-    assert hidden
     assert served.tasks[5]["task_id"] in seen[0]
-    assert [(key, text) for key, value in hidden.items() for text in seen if value in text] == []
+    secrets = SECRETS[served.name](served.tasks[5])
+    assert [(secret, text) for secret in secrets for text in seen if secret in text] == []
 
 
 def test_a_session_that_misbehaves_gets_errors_and_leaves_the_others_alone(served: Served) -> None:
@@ -267,6 +291,22 @@ def test_an_episode_ends_with_the_last_call_that_it_has(ours: Any) -> None:
             ours.create_app(HouseStyle, [task], **wrong)
 
 
+def test_the_end_of_a_session_frees_what_the_environment_holds(ours: Any) -> None:
+    freed: list[Any] = []
+
+    class Holding(HouseStyle):
+        def _close(self) -> None:
+            freed.append(self)
+
+    environment = ours.ToolEnvironment(Holding, make_tasks("train", 1))
+    environment.reset()
+    environment.close()
+    assert freed == [environment._environment]
+    with pytest.raises(RuntimeError, match="call reset first"):
+        environment.step(ours.ToolAction(tool=None))
+    ours.ToolEnvironment(HouseStyle).close()
+
+
 def test_what_an_environment_does_to_its_row_stays_in_its_session(ours: Any) -> None:
     class Greedy(HouseStyle):
         def reset(self, files: Any, steps: Any, **row: Any) -> None:
@@ -282,7 +322,7 @@ def test_what_an_environment_does_to_its_row_stays_in_its_session(ours: Any) -> 
 def test_the_page_of_environments_runs(ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
     blocks = re.findall(r"(?s)```(python|pycon|yaml)\n(.*?)```", page)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     addresses: list[str] = []
@@ -328,7 +368,7 @@ def test_the_command_serves_until_it_is_stopped() -> None:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         tasks = make_tasks("train", 3)
-        there = Served(url, HouseStyle, tasks, house_calls)
+        there = Served("house_style", url, HouseStyle, tasks, house_calls)
         with there.client().sync() as client:
             assert client.reset(seed=4).observation["task_id"] == tasks[1]["task_id"]
         process.send_signal(signal.SIGINT)
