@@ -8,7 +8,7 @@ import pytest
 from run.training_material import ENVIRONMENT
 
 from composer_replication.envs.contract import tools_of
-from composer_replication.envs.house_style import HouseStyle, house_customs, make_tasks
+from composer_replication.envs.registry import NAMES, built_in
 from composer_replication.run.environment import (
     RolloutParts,
     environment_factory,
@@ -29,14 +29,18 @@ def test_the_environment_that_was_checked_is_the_first_that_is_used(tmp_path: Pa
     assert [one is other for one, other in zip(made, (first, second), strict=True)] == [True, True]
 
 
-def test_environments_of_the_package_have_names() -> None:
-    parts = RolloutParts(EnvironmentSection(class_="house_style", arguments={"house": 3}))
+@pytest.mark.parametrize("name", NAMES)
+def test_environments_of_the_package_have_names(name: str) -> None:
+    parts = RolloutParts(EnvironmentSection(class_=name, arguments={"failure_cost": 0.25}))
     assert parts.factory is not None
     made = parts.factory()
-    assert isinstance(made, HouseStyle)
-    assert made._customs == house_customs(3)
+    assert type(made) is built_in(name).environment
+    assert made._failure_cost == 0.25
     assert [tool["function"]["name"] for tool in parts.tools] == list(tools_of(made))
-    parts.check_columns(make_tasks("train", 1)[0])
+    parts.check_columns(built_in(name).make_tasks("dev", 1)[0])
+
+
+def test_names_that_the_package_does_not_have() -> None:
     with pytest.raises(ValueError, match=r"^environment.arguments: house_style does not take them: .*'hous'"):
         environment_factory("house_style", {"hous": 3})
     with pytest.raises(
