@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterator
 from functools import cache
@@ -44,7 +45,7 @@ def make_tasks(split: Split, count: int, *, seed: int = 0, kind: Kind | None = N
     if not 1 <= count <= len(tasks):
         raise ValueError(f"count must be between 1 and {len(tasks)}, the number of tasks of {split}, got {count}")
     random.Random(f"{split} {seed}").shuffle(tasks)
-    return [dict(task) for task in tasks[:count]]
+    return copy.deepcopy(tasks[:count])
 
 
 @cache

@@ -12,7 +12,7 @@ import pytest
 from composer_replication.envs.contract import SPLITS, Split
 from composer_replication.envs.python_tasks.bank import Function, find_function, functions
 from composer_replication.envs.python_tasks.driver import plain_text
-from composer_replication.envs.python_tasks.mutations import guarded_results, mutants
+from composer_replication.envs.python_tasks.mutations import guarded_results, mistakes, mutants
 
 
 def results(solution: Callable[..., Any], tests: tuple[str, ...]) -> list[str]:
@@ -47,8 +47,8 @@ def test_no_function_does_the_same_as_one_of_another_split() -> None:
             ]
             for second in alike:
                 compared += 1
-                theirs = guarded_results(second.source, second.name, first.tests)
-                assert theirs != results(first.solution, first.tests), (first.name, second.name)
+                found = guarded_results(first.source, first.name, second.tests)
+                assert found != results(second.solution, second.tests), (first.name, second.name)
     assert compared > 100
 
 
@@ -90,15 +90,39 @@ def test_a_mutant_is_one_edit_and_fails_the_tests_that_it_says(split: Split) -> 
     assert gone > 0
 
 
-def test_mistakes_are_of_many_kinds() -> None:
-    edits = set()
-    for split in SPLITS:
-        for function in functions(split).values():
-            for mutant in mutants(function):
-                lines = zip(function.source.split("\n"), mutant.source.split("\n"), strict=False)
-                edits.add(next((before.strip(), after.strip()) for before, after in lines if before != after))
-    wanted = [
-        ("while amount >= coin:", "while amount > coin:"),
-        ("root = 0", "root = 1"),
-    ]
-    assert set(wanted) <= edits
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("return a < b", ["return a <= b", "return a > b", "a < b"]),
+        ("return a not in b", ["return a in b", "a not in b"]),
+        (
+            "return (a + 1) * (b - a)",
+            ["return (a + 1) + (b - a)", "return (a - 1) * (b - a)", "return (a + 2) * (b - a)"],
+        ),
+        (
+            "return (a + 1) * (b - a)",
+            ["return (a + 0) * (b - a)", "return (a + 1) * (a - b)", "return (1 + a) * (b - a)"],
+        ),
+        ("return a and not b", ["return a or not b", "return a and b"]),
+        ("return a[-1]", ["return a[-2]", "a[-1]"]),
+        ("a //= 10", ["a %= 10", "a //= 11", "a //= 9"]),
+        ("return a if b else None", ["return None if b else a"]),
+        ("return sorted(a, reverse=True)", ["return sorted(a, reverse=False)"]),
+        ("return sorted(max(a))", ["return list(max(a))", "return sorted(min(a))"]),
+        ("a.append(b.lower())", ["a.extend(b.lower())", "a.append(b.upper())"]),
+        ("for b in range(len(a)): pass", ["for b in range(1, len(a)): pass", "for b in range(len(a) - 1): pass"]),
+        ("if a: return b", []),
+    ],
+)
+def test_mistakes_by_template(line: str, wrong: list[str]) -> None:
+    head = "def f(a: list[int] | None, b: int) -> int | None:\n    a = a\n    "
+    found = list(mistakes(f"{head}{line}\n"))
+    assert all(source.startswith(head.rstrip()) for source in found)  # nothing but the line changes
+    assert {f"{head}{one}\n" for one in wrong} <= set(found)
+    assert (head.rstrip() + "\n" in found) == line.startswith("if")  # a branch that is gone
+
+
+def test_a_call_without_end_ends() -> None:
+    source = "def f(a):\n    while a != 3:\n        a += 1\n    return [1 / a]"
+    assert guarded_results(source, "f", ["(3,)", "(2,)", "(4,)", "(3,)"]) == ["[0.3333333333333333]"] * 2
+    assert guarded_results("def f(a): return 1 / a", "f", ["(0,)", "(4,)"]) == ["ZeroDivisionError", "0.25"]
