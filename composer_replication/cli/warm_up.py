@@ -43,7 +43,7 @@ def warm_up(
     quiet_loading()
     adapters = LoraSection(r=lora_r, alpha=2 * lora_r) if lora_r else None
     with StepProgress(Console(stderr=True, highlight=False), steps, is_shown=not as_json) as progress:
-        result = run_warm_up(
+        losses = run_warm_up(
             ModelSection(name=model, chat_template=chat_template, lora=adapters),
             environment,
             output,
@@ -51,12 +51,10 @@ def warm_up(
             batch_size=batch_size,
             learning_rate=learning_rate,
             seed=seed,
-            on_start=progress.begin,
             on_log=progress.came,
         )
     if as_json:
-        figures = {"output_dir": str(output), "steps": steps, "lessons": result.lessons, "losses": result.losses}
-        typer.echo(json.dumps(figures))
+        typer.echo(json.dumps({"output_dir": str(output), "steps": steps, "losses": losses}))
     else:
-        typer.echo(f"{result.lessons:,} lessons, loss {result.losses[0]:.4f} at first, {result.losses[-1]:.4f} at last")
+        typer.echo(f"{steps:,} steps, loss {losses[0]:.4f} at first, {losses[-1]:.4f} at last")
         typer.echo(f"model, for AutoModelForCausalLM.from_pretrained: {output}")

@@ -7,12 +7,12 @@ lessons teach the form of calls; `TraceTrainer` trains on them with channel 1 al
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PrinterCallback, TrainingArguments, set_seed
 
 from composer_replication._arguments import check_count, check_positive
 from composer_replication._optional import require
@@ -29,15 +29,6 @@ LORA_LEARNING_RATE, LEARNING_RATE = 1e-3, 1e-4
 _LONGEST = 4096
 
 
-@dataclass(frozen=True)
-class WarmUpResult:
-    """The folder of the warmed-up model, how many lessons it had, and the loss of every step."""
-
-    output_dir: Path
-    lessons: int
-    losses: list[float]
-
-
 def warm_up(
     model: ModelSection,
     environment: str,
@@ -47,12 +38,11 @@ def warm_up(
     batch_size: int = 1,
     learning_rate: float | None = None,
     seed: int = 0,
-    on_start: Callable[[], None] | None = None,
     on_log: OnLog | None = None,
-) -> WarmUpResult:
+) -> list[float]:
     """Train a model on an environment's lessons, each of them once, and write it as an ordinary checkpoint.
 
-    Adapters are merged into the weights. The same seed gives the same lessons.
+    Adapters are merged into the weights. Returns the loss of every step; the same seed gives the same.
 
     Args:
         model: which one, with or without adapters.
@@ -62,7 +52,6 @@ def warm_up(
         batch_size: lessons per step.
         learning_rate: the highest, after a tenth of the steps; None: see `LORA_LEARNING_RATE`.
         seed: of lessons and adapters.
-        on_start: called when everything is loaded.
         on_log: called after every step.
 
     Raises:
@@ -79,8 +68,6 @@ def warm_up(
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"{output} is not an empty folder: give another one")
     require("accelerate", "train")
-    from transformers import PrinterCallback, TrainingArguments, set_seed
-
     from composer_replication.trainer.data_collator import CollatorConfig
     from composer_replication.trainer.trace_trainer import TraceTrainer
 
@@ -94,13 +81,6 @@ def warm_up(
     if adapters is not None:
         trained = require("peft", "train").get_peft_model(trained, adapters)
     lessons = taught.make_lessons(steps * batch_size, seed=seed)
-    losses: list[float] = []
-
-    def log(step: int, metrics: Any) -> None:
-        losses.extend([metrics["loss"]] if "loss" in metrics else [])
-        if on_log is not None:
-            on_log(step, metrics)
-
     with tempfile.TemporaryDirectory() as scratch:
         trainer = TraceTrainer(
             trained,
@@ -121,18 +101,16 @@ def warm_up(
             list(_examples(lessons, tool_definitions(list(tools_of(taught.environment()).values())))),
             tokenizer,
             collator=CollatorConfig(max_seq_len=longest, enable_sdpo=False, enable_replay_dpo=False),
-            callbacks=[LogCallback(log)],
+            callbacks=[LogCallback(on_log)] if on_log is not None else None,
             alpha_sdpo=0.0,
             beta_replay=0.0,
         )
         trainer.remove_callback(PrinterCallback)  # the library does not print
-        if on_start is not None:
-            on_start()
         trainer.train()
     done = trained if adapters is None else trained.merge_and_unload()
     done.save_pretrained(output)
     tokenizer.save_pretrained(output)
-    return WarmUpResult(output, len(lessons), losses)
+    return [logged["loss"] for logged in trainer.state.log_history if "loss" in logged]
 
 
 def _examples(lessons: Sequence[Lesson], tools: list[dict[str, Any]] | None) -> Iterator[TraceExample]:

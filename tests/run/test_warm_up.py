@@ -83,20 +83,18 @@ def test_a_model_that_makes_no_calls_makes_them_afterwards(tmp_path: Path, doors
     model, tokenizer = load_checkpoint(name, "float32")
     assert readable(model, tokenizer, doors) == 0.0
     told: list[int] = []
-    result = warm_up(
+    losses = warm_up(
         ModelSection(name=name),
         "doors",
         tmp_path / "warm",
         steps=60,
         batch_size=4,
         learning_rate=2e-2,
-        on_start=lambda: told.append(0),
         on_log=lambda step, metrics: told.append(step) if "loss" in metrics else None,
     )
-    assert told == list(range(61))
-    assert result.lessons == 240
-    assert result.losses[-1] < 0.1 * result.losses[0]
-    warmed, own = load_checkpoint(str(result.output_dir), "auto")
+    assert told == list(range(1, 61))
+    assert losses[-1] < 0.1 * losses[0]
+    warmed, own = load_checkpoint(str(tmp_path / "warm"), "auto")
     assert own.chat_template == tokenizer.chat_template
     assert readable(warmed, own, doors) > 0.5
 
@@ -120,12 +118,10 @@ def test_the_loss_is_on_the_tokens_of_learned_turns_alone(qwen_tokenizer: Any) -
 @pytest.mark.usefixtures("doors")
 def test_adapters_are_merged_and_a_seed_repeats_the_run(tmp_path: Path) -> None:
     settings = ModelSection(name=str(model_folder(tmp_path / "model")), lora=LoraSection(r=2, alpha=4))
-    runs = [
-        warm_up(settings, "doors", tmp_path / name, steps=2, seed=seed)
-        for name, seed in (("one", 0), ("same", 0), ("other", 1))
-    ]
-    assert runs[0].losses == runs[1].losses != runs[2].losses
-    weights = [load_checkpoint(str(run.output_dir), "auto")[0].state_dict() for run in runs]
+    names = {"one": 0, "same": 0, "other": 1}
+    one, same, other = (warm_up(settings, "doors", tmp_path / name, steps=2, seed=seed) for name, seed in names.items())
+    assert one == same != other
+    weights = [load_checkpoint(str(tmp_path / name), "auto")[0].state_dict() for name in names]
     base = load_checkpoint(settings.name, "auto")[0].state_dict()
     assert weights[0].keys() == base.keys()
     moved = {name for name in base if not torch.equal(weights[0][name], base[name])}
@@ -139,13 +135,13 @@ def test_the_command_says_how_it_goes(tmp_path: Path, capsys: pytest.CaptureFixt
     command = ["warm-up", str(name), "--env", "house_style", "--steps", "1", "--lora-r", "0"]
     assert run([*command, "-o", str(tmp_path / "one")]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("1 lessons, loss ")
+    assert said.out.startswith("1 steps, loss ")
     assert said.out.endswith(f"from_pretrained: {tmp_path / 'one'}\n")
     assert "step 1/1 | loss " in said.err
     assert run([*command, "-o", str(tmp_path / "two"), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures.pop("losses")[0] > 0
-    assert figures == {"output_dir": str(tmp_path / "two"), "steps": 1, "lessons": 1}
+    assert figures == {"output_dir": str(tmp_path / "two"), "steps": 1}
 
 
 def test_what_cannot_be_warmed_up_is_said_in_one_line(
@@ -176,8 +172,8 @@ def test_what_cannot_be_warmed_up_is_said_in_one_line(
 
 def test_smollm2_learns_the_form(tmp_path: Path, doors: list[dict[str, Any]]) -> None:
     settings = ModelSection(name="smollm2", lora=LoraSection(r=8, alpha=16))
-    result = warm_up(settings, "doors", tmp_path / "warm", steps=6)
-    assert result.losses[-1] < 0.5 * result.losses[0]
+    losses = warm_up(settings, "doors", tmp_path / "warm", steps=6)
+    assert losses[-1] < 0.5 * losses[0]
     model, tokenizer = load_checkpoint(str(tmp_path / "warm"), "auto")
     assert sum(one.numel() for one in model.parameters()) == 134_515_008
     assert "<tool_call>" in tokenizer.apply_chat_template(asked("it"), tools=doors, tokenize=False)
