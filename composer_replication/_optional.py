@@ -107,7 +107,7 @@ def require_all(needed: Mapping[str, Iterable[str]]) -> None:
     absent = [(extra, module) for extra, modules in needed.items() for module in modules if not is_available(module)]
     if absent:
         extras = dict.fromkeys(extra for extra, module in absent if module not in WITHOUT_DEPENDENCIES)
-        raise MissingExtraError(",".join(extras), *(module for _, module in absent))
+        raise MissingExtraError(",".join(extras), *dict.fromkeys(module for _, module in absent))
 
 
 def install_command(extra: str, *modules: str) -> str:

@@ -29,7 +29,6 @@ from composer_replication.run.sections import (
     TrainingSection,
 )
 
-BUNDLED_MODEL = "smollm2"
 _LORA_LEARNING_RATE = 1e-5  # ten times that of all weights, as adapters want it
 # The sections with settings that have an effect only with a certain choice (`OnlyWith`).
 _WITH_CHOICES: dict[tuple[str, ...], type[Settings]] = {
@@ -88,11 +87,8 @@ def _resolved(given: Any) -> Any:
     for section_path in ("data", "channels", "channels.grpo", "channels.sdpo", "channels.replay", "optimizer"):
         _section(config, tuple(section_path.split(".")))
     model, data, environment = config.get("model"), config["data"], config.get("environment")
-    if isinstance(model, dict):
-        if model.get("name") == BUNDLED_MODEL:
-            model.setdefault("chat_template", "qwen2_5")
-        if model.get("lora") is not None and isinstance(config["optimizer"], dict):
-            config["optimizer"].setdefault("lr", _LORA_LEARNING_RATE)
+    if isinstance(model, dict) and model.get("lora") is not None and isinstance(config["optimizer"], dict):
+        config["optimizer"].setdefault("lr", _LORA_LEARNING_RATE)
     if isinstance(config["channels"], dict) and environment is None and config["channels"].get("lm") is None:
         config["channels"]["lm"] = {}
     if isinstance(data, dict):

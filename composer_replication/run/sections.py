@@ -84,8 +84,8 @@ class ModelSection(Section):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of the weights. With training.bf16, float32 weights are still computed with in bfloat16."""
     chat_template: Annotated[str, Field(min_length=1)] = "keep"
-    """keep: the tokenizer's own; qwen2_5: the ChatML of Qwen2.5, with tools (default for smollm2, whose own has none);
-    the name of another template that trl ships (qwen3_training, ...); or a Jinja file."""
+    """keep: the tokenizer's own; qwen2_5: the ChatML of Qwen2.5, with tools; the name of another template that trl
+    ships (qwen3_training, ...); or a Jinja file."""
     attn_implementation: str | None = None
     """The attention implementation of transformers: sdpa, eager, flash_attention_2, ... (null: its own choice)."""
     lora: LoraSection | None = None

@@ -50,7 +50,7 @@ def test_defaults_are_the_vetted_ones(tmp_path: Path) -> None:
     assert (sdpo.gate.min_gap, sdpo.gate.drop_conflicts) == (0.01, True)
     assert (replay.beta, replay.variant, replay.dpo_beta, replay.simpo_beta) == (0.05, "dpo", 0.1, None)
     assert config.data.pairs == (Path("pairs.jsonl"),)
-    assert config.model.chat_template == "qwen2_5"
+    assert config.model.chat_template == "keep"
     assert (config.optimizer.name, config.optimizer.lr) == ("adamw", 1e-6)
 
 
