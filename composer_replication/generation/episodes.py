@@ -96,8 +96,7 @@ def run_episodes(
         tokenizer = episode_tokenizer(tokenizer, model, has_tools=any(by_row))
     chat = EpisodeChat(tokenizer)
     episodes = [Episode(chat.prompt_ids(prompt, own)) for prompt, own in zip(prompts, by_row, strict=True)]
-    with generating(model):
-        _play(model, chat, episodes, by_row, settings, {tokenizer.eos_token_id, *tokenizer.end_ids}, run_async)
+    _play(model, chat, episodes, by_row, settings, {tokenizer.eos_token_id, *tokenizer.end_ids}, run_async)
     return episodes
 
 
@@ -112,11 +111,13 @@ def _play(
 ) -> None:
     config: Any = transformers_model(model).config
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)
-    kept, logits_BV = read_prompts(model, [episode.prompt_ids for episode in episodes])
     rows, rounds = list(range(len(episodes))), 0
+    with generating(model):
+        kept, logits_BV = read_prompts(model, [episode.prompt_ids for episode in episodes])
     while True:
         limits = [settings.max_completion_length - len(episodes[row].completion_ids) for row in rows]
-        said, parts = sample_turn(kept, logits_BV, limits, settings, ends)
+        with generating(model):
+            said, parts = sample_turn(kept, logits_BV, limits, settings, ends)
         calling: dict[int, list[dict[str, Any]]] = {}
         for row, turn in zip(rows, said, strict=True):
             episode = episodes[row]
@@ -147,7 +148,8 @@ def _play(
             return
         kept = gathered([(part.kept, places) for part, places in zip(parts, going, strict=True) if places])
         rows = order
-        logits_BV = kept.read([added[row] for row in rows])
+        with generating(model):
+            logits_BV = kept.read([added[row] for row in rows])
 
 
 def _results(episode: Episode, calls: list[dict[str, Any]], tools: ToolCalls, run_async: RunAsync) -> list[Message]:
