@@ -1,4 +1,4 @@
-"""A language model that says what is written, in any loop that calls it with a cache; without one it is a tiny Qwen2."""
+"""A language model that says what is written, in any loop that has a cache; without a cache it is a tiny Qwen2."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class ScriptedModel(Qwen2ForCausalLM):  # type: ignore[misc]
             return super().forward(input_ids, attention_mask, position_ids, **options)
         states = torch.stack([input_ids, position_ids], -1)[:, None].double()
         seen, _ = past_key_values.update(states, states, 0)
+        owned = torch.ones(seen.shape[0], seen.shape[2]) if attention_mask is None else attention_mask
         logits = torch.full((len(input_ids), 1, VOCABULARY), -float("inf"))
-        for row, (columns, own) in enumerate(zip(seen[:, 0].long(), attention_mask > 0, strict=True)):
+        for row, (columns, own) in enumerate(zip(seen[:, 0].long(), owned > 0, strict=True)):
             ids, positions = columns[own].T.tolist()
             assert positions == list(range(len(ids)))
             logits[row, 0, self.says(ids) if ids else 0] = 0.0
