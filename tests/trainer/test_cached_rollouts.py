@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from trainer.live_run import arguments
+from peft import LoraConfig
+from trainer.live_run import arguments, trainer
 from trainer.scripted_model import scripted_model
 
-from composer_replication._tiny import tiny_tokenizer
+from composer_replication._tiny import tiny_model, tiny_tokenizer
+from composer_replication._tiny.warm_up import house_tokenizer
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 from composer_replication.trainer.on_policy_hints import SITES
 
@@ -70,25 +73,17 @@ def written(tokenizer: Any, name: str, **values: Any) -> str:
 def scripts(tokenizer: Any) -> list[list[str | None]]:
     """What each row says, turn by turn."""
     right, wrong = (written(tokenizer, "read_file", path=path) for path in ("a.py", "b.py"))
+    unknown, misnamed = written(tokenizer, "open_file", path="a.py"), written(tokenizer, "read_file", file="a.py")
+    soon, never = (written(tokenizer, "wait_for", seconds=seconds) for seconds in (1, -1))
     return [
-        [
-            written(tokenizer, "open_file", path="a.py"),
-            written(tokenizer, "read_file", file="a.py"),
-            wrong,
-            right,
-            "1.",
-        ],
+        [unknown, misnamed, wrong, "I give up."],
         [right, right.replace('"a.py"', "")],
         [right, "It prints 1."],
         [f"{right}\n{wrong}", "It prints 1."],
         ["I know it: 1."],
         [wrong, ENDLESS],
         [ENDLESS],
-        [
-            f"{written(tokenizer, 'wait_for', seconds=1)}\n{right}\n{written(tokenizer, 'wait_for', seconds=-1)}",
-            right,
-            right,
-        ],
+        [f"{soon}\n{right}\n{never}", right, right, "1."],
     ]
 
 
@@ -202,7 +197,7 @@ def test_both_loops_hand_on_the_same(template: str, tmp_path: Path) -> None:
     assert made.rollout_func is None
     assert {len(messages) for messages in expected["messages"]} >= {1, 3, 7}
     kinds = [[kind for kind, *_ in own] for own in expected["sites"]]
-    assert kinds[0] == ["tool_not_found", "type_error", "file_not_found"]
+    assert kinds[0] == ["tool_not_found", "type_error", "file_not_found", "feedback"]
     assert kinds[1] == ["json_decode"]
     assert kinds[4] == ["feedback"]
     if template == "qwen2_5":  # Llama makes one call at a time
@@ -257,3 +252,93 @@ def test_both_loops_end_after_the_same_rounds(tmp_path: Path) -> None:
         assert rolled_out(made, keeps_caches=True) == expected
         assert sum(message["role"] == "tool" for message in expected["messages"][0]) == rounds
         assert expected["messages"][0][-1]["tool_calls"]
+
+
+def _windowed() -> Any:
+    model = tiny_model("qwen2", vocab_size=len(house_tokenizer()))
+    model.config.layer_types = ["sliding_attention"] * 2
+    model.config.sliding_window = 8
+    return model
+
+
+class _Text:
+    """An environment without tools."""
+
+    def reset(self, **row: Any) -> None:
+        """Begin."""
+
+    def get_reward(self) -> float:
+        """Score."""
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"args": {"repetition_penalty": 1.2}}, "RepetitionPenaltyLogitsProcessor"),
+        ({"args": {"generation_kwargs": {"num_beams": 2}}}, "not plain sampling"),
+        ({"args": {"generation_kwargs": {"min_new_tokens": 3}}}, "MinNewTokensLengthLogitsProcessor"),
+        ({"args": {"generation_kwargs": {"stop_strings": ["x"]}}}, "stop_strings"),
+        ({"args": {"cache_implementation": "static"}}, "a cache that grows"),
+        ({"model": _windowed}, "DynamicSlidingWindowLayer"),
+    ],
+)
+def test_what_kept_caches_cannot_do_is_named(
+    options: dict[str, Any], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    quiet = {"alpha_sdpo": 0.0, "beta_replay": 0.0, **options}
+    if callable(quiet.get("model")):
+        quiet["model"] = quiet["model"]()
+    with pytest.raises(ValueError, match=rf"rollout_loop='cached' cannot be used: .*{reason}.*'trl'"):
+        trainer(tmp_path, rollout_loop="cached", **quiet)
+    with caplog.at_level(logging.WARNING, "composer_replication"):
+        live = trainer(tmp_path, rollout_loop="auto", **quiet)
+    assert not live._keeps_caches
+    assert reason in caplog.text
+
+
+def test_who_generates(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """TRL unless it is said; with auto, kept caches for tools on a CPU, and without a word where others generate."""
+    quiet = {"alpha_sdpo": 0.0, "beta_replay": 0.0}
+
+    def rollouts(*_: Any) -> None:
+        raise NotImplementedError
+
+    with caplog.at_level(logging.WARNING, "composer_replication"):
+        assert not trainer(tmp_path, **quiet)._keeps_caches
+        assert trainer(tmp_path, rollout_loop="auto", **quiet)._keeps_caches
+        assert not trainer(tmp_path, rollout_loop="auto", rollout_func=rollouts, **quiet)._keeps_caches
+        assert not trainer(tmp_path, rollout_loop="auto", environment_factory=_Text, **quiet)._keeps_caches
+        assert trainer(tmp_path, rollout_loop="cached", environment_factory=_Text, **quiet)._keeps_caches
+    assert not caplog.text
+    with pytest.raises(ValueError, match="there is a rollout_func"):
+        trainer(tmp_path, rollout_loop="cached", rollout_func=rollouts, **quiet)
+    texts = Dataset.from_list([{"prompt": "Read.", "wanted": []}] * 4)
+    with pytest.raises(ValueError, match="prompts are texts"):
+        trainer(tmp_path, rollout_loop="cached", train_dataset=texts, **quiet)
+
+
+def test_a_step_leaves_the_policy_as_it_was(tmp_path: Path) -> None:
+    """Dropout, checkpointing and the attention are back for the loss; a second step is possible."""
+    live = trainer(
+        tmp_path,
+        rollout_loop="cached",
+        beta_replay=0.0,
+        args={"gradient_checkpointing": True, "max_steps": 2},
+        peft_config=LoraConfig(r=2, target_modules="all-linear", lora_dropout=0.1),
+    )
+    modes: list[bool] = []
+    compute = live._compute_loss
+
+    def watched(model: Any, inputs: Any) -> torch.Tensor:
+        base = live.model.get_base_model()
+        modes.append(all(module.training for module in live.model.modules()) and base.is_gradient_checkpointing)
+        assert base.config._attn_implementation == "sdpa"
+        return compute(model, inputs)
+
+    live._compute_loss = watched
+    live.train()
+    assert modes == [True, True]
+    logged = [line for line in live.state.log_history if "tools/call_frequency" in line]
+    assert len(logged) == 2
+    assert all(line["channels/sdpo/sites"] > 0 for line in logged)
