@@ -87,6 +87,8 @@ def _resolved(given: Any) -> Any:
     for section_path in ("data", "channels", "channels.grpo", "channels.sdpo", "channels.replay", "optimizer"):
         _section(config, tuple(section_path.split(".")))
     model, data, environment = config.get("model"), config["data"], config.get("environment")
+    if isinstance(grpo := _section(config, ("channels", "grpo")), dict):
+        grpo.setdefault("rollout_loop", "auto")
     if isinstance(model, dict) and model.get("lora") is not None and isinstance(config["optimizer"], dict):
         config["optimizer"].setdefault("lr", _LORA_LEARNING_RATE)
     if isinstance(config["channels"], dict) and environment is None and config["channels"].get("lm") is None:
