@@ -22,10 +22,10 @@ from rich.progress import track
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import tools_of
+from composer_replication.envs.contract import Lesson, tools_of
 from composer_replication.envs.house_style.customs import EFFECTS
 from composer_replication.envs.house_style.environment import HouseStyle
-from composer_replication.envs.house_style.lessons import Lesson, lessons
+from composer_replication.envs.house_style.lessons import lessons
 from composer_replication.envs.house_style.tasks import make_tasks
 from composer_replication.envs.house_style.words import WORDS, Words
 from composer_replication.laboratory import CHECKPOINT
