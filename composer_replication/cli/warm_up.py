@@ -12,7 +12,8 @@ from rich.console import Console
 
 def warm_up(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A folder with a whole model, a model's id on the hub, or smollm2.")
+        str,
+        typer.Argument(metavar="MODEL", help="A folder with a whole model, an id on the hub, smollm2 or laboratory."),
     ],
     environment: Annotated[str, typer.Option("--env", help="An environment that has lessons: house_style.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder for the model.")],

