@@ -43,7 +43,7 @@ def supervise(request: dict[str, Any]) -> None:
         os.setegid(PROGRAM_USER)
         os.seteuid(PROGRAM_USER)
     _process_control(_PR_SET_DUMPABLE, 0)  # nobody inside may look into this process, or write to its pipe
-    _process_control(_PR_SET_PDEATHSIG, _signal.SIGKILL)  # as bubblewrap has set it; another user has cleared it
+    _process_control(_PR_SET_PDEATHSIG, _signal.SIGKILL)  # bubblewrap sets it, and a change of user clears it
     streams = [_unnamed_file() for _ in range(3)]
     os.mkdir("scratch")
     os.chdir("scratch")
@@ -96,6 +96,7 @@ def _execute(command: list[str], limits: dict[str, Any], streams: list[int], con
         if confined:
             os.setresgid(*[PROGRAM_USER] * 3)
             os.setresuid(*[PROGRAM_USER] * 3)
+        _process_control(_PR_SET_PDEATHSIG, _signal.SIGKILL)
         for ignored_by_python in (_signal.SIGPIPE, _signal.SIGXFSZ):
             _signal.signal(ignored_by_python, _signal.SIG_DFL)
         for number, stream in enumerate(streams):
