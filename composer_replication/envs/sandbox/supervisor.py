@@ -48,6 +48,7 @@ def supervise(request: dict[str, Any]) -> None:
     os.mkdir("scratch")
     os.chdir("scratch")
     os.environ["PWD"] = os.getcwd()
+    folder = os.open(".", os.O_RDONLY)
     for path, (mode, content) in request["files"].items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "wb") as file:
@@ -71,6 +72,7 @@ def supervise(request: dict[str, Any]) -> None:
     except ChildProcessError:  # all are gone
         pass
     stdout, stderr = (os.pread(stream, limits["output_bytes"] + 1, 0) for stream in streams[1:])
+    os.fchmod(folder, 0o700)
     files: list[bytes] = []
     try:
         files += _files(disk_use(limits["disk_bytes"]))
@@ -145,14 +147,13 @@ def _watch(
             elif any(os.fstat(stream).st_size > limits["output_bytes"] for stream in streams[1:]):
                 killed_by = "output_bytes"
             elif confined:
-                killed_by = _excess(limits)
+                killed_by = _excess(limits, os.statvfs(streams[0]))
         if killed_by is not None:
             _kill(everyone)
 
 
-def _excess(limits: dict[str, Any]) -> str | None:
+def _excess(limits: dict[str, Any], disk: os.statvfs_result) -> str | None:
     """Return the limit that all processes together are beyond."""
-    disk = os.statvfs(".")
     if (disk.f_files - disk.f_ffree) * _SMALLEST_FILE > limits["disk_bytes"]:
         return "disk_bytes"
     others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
@@ -197,12 +198,12 @@ def _files(budget: int) -> Iterator[bytes]:
             if entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
             elif entry.is_file(follow_symlinks=False):
-                information = entry.stat(follow_symlinks=False)
-                budget -= disk_use(information.st_size)
-                if budget < 0:
-                    raise OverflowError
                 try:
                     with open(entry.path, "rb") as file:
+                        information = os.fstat(file.fileno())
+                        budget -= disk_use(information.st_size)
+                        if budget < 0:
+                            raise OverflowError
                         content = file.read()
                 except OSError:
                     continue
