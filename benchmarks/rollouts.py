@@ -132,7 +132,9 @@ def report(quick: bool, repeats: int) -> dict[str, Any]:
     """Let the contestants take turns."""
     rows = [row for row in house_tasks(PROMPTS) for _ in range(GENERATIONS)]
     with tempfile.TemporaryDirectory() as folder:
-        trainers = {name: trainer(folder, loop, len(rows)) for name, loop in (("kept caches", "cached"), ("TRL", "trl"))}
+        trainers = {
+            name: trainer(folder, loop, len(rows)) for name, loop in (("kept caches", "cached"), ("TRL", "trl"))
+        }
     model = warmed_up_model()
     rollouts: list[Blocks] = []
 

@@ -84,7 +84,9 @@ EXTRAS: dict[str, Extra] = {
         "PRIME-RL recipe", ("prime_rl",), "not on the package index: install PRIME-RL from its repository"
     ),
     "quickstart": Extra("the demo", ("trl", "gguf", "rapidfuzz", "snowballstemmer", "starlette", "uvicorn")),
-    "dev": Extra("lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "data_juicer")),
+    "dev": Extra(
+        "lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "data_juicer", "openenv")
+    ),
 }
 
 
@@ -105,7 +107,7 @@ def require_all(needed: Mapping[str, Iterable[str]]) -> None:
     absent = [(extra, module) for extra, modules in needed.items() for module in modules if not is_available(module)]
     if absent:
         extras = dict.fromkeys(extra for extra, module in absent if module not in WITHOUT_DEPENDENCIES)
-        raise MissingExtraError(",".join(extras), *(module for _, module in absent))
+        raise MissingExtraError(",".join(extras), *dict.fromkeys(module for _, module in absent))
 
 
 def install_command(extra: str, *modules: str) -> str:

@@ -22,6 +22,7 @@ from composer_replication.cli.quickstart import quickstart
 from composer_replication.cli.replay import replay
 from composer_replication.cli.serve_teacher import serve_teacher
 from composer_replication.cli.train import init, train
+from composer_replication.cli.warm_up import warm_up
 
 _INTERRUPTED = 130  # typer's exit code for Ctrl-C
 
@@ -66,6 +67,7 @@ for _verb, _example in (
     (replay, "replay traces -o replayed --max-usd 20 --dry-run"),
     (pairs, "pairs traces --replay replayed -o pairs.jsonl"),
     (normalize, "normalize pairs.jsonl -o normalized.jsonl"),
+    (warm_up, "warm-up smollm2 --env house_style -o warmed"),
     (train, "train train.yaml --set training.steps=200 --dry-run"),
 ):
     app.command(

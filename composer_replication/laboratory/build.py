@@ -3,9 +3,8 @@
     python -m composer_replication.laboratory.build
 
 The training is supervised, on the lessons of house style (`envs/house_style/lessons.py`), each in a random house. So
-the model learns the form of calls, to follow hints and errors, and to stop; of names it only learns that there are
-several. File names and texts are random letters: no name or text of any split is among them. The requests are those of
-all splits: they stand for the language that a larger model knows.
+the model learns the form of calls, to follow hints and errors, and to stop; of tools it only learns that there are
+several. Words and requests are those of all splits, mixed: they stand for the language that a larger model knows.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import random
 import re
 import statistics
-import string
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -21,13 +19,13 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.progress import track
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import tools_of
+from composer_replication.envs.contract import Lesson, tools_of
 from composer_replication.envs.house_style.customs import EFFECTS
 from composer_replication.envs.house_style.environment import HouseStyle
-from composer_replication.envs.house_style.lessons import Lesson, lessons
+from composer_replication.envs.house_style.lessons import lessons
 from composer_replication.envs.house_style.tasks import make_tasks
 from composer_replication.envs.house_style.words import WORDS, Words
 from composer_replication.laboratory import CHECKPOINT
@@ -37,18 +35,21 @@ from composer_replication.rendering import render_conversation
 
 LESSONS, ROWS = 12_000, 32
 CALLS = (1, 1, 2, 2, 3)
+LOOKING_BACK, SHARPNESS = 3, 4.5
+COPYING_STEPS, LEARNING_RATE = 500, 3e-3
 
 
 class Phase(NamedTuple):
-    """A part of the training."""
+    """A part of the training; `is_whole`: tools are defined in the prompt, and only right turns carry loss."""
 
     steps: int
     learning_rate: float
-    with_tools: bool
+    is_whole: bool
 
 
-# The definitions of the tools double the length of a lesson, and are the same in all of them: most is learned without.
-PHASES = (Phase(1400, 3e-3, False), Phase(300, 1.5e-3, True))
+# First without the definitions of the tools, which are the same in all lessons and would double their length; and with
+# a loss on every token, because results and errors repeat names too, and copying is what takes longest to learn.
+PHASES = (Phase(700, 3e-3, False), Phase(500, 2e-3, True))
 
 
 CARD_TASKS, CARD_SEED, CARD_HOUSES = 64, 1, (0, 1, 2)
@@ -60,13 +61,14 @@ pipeline_tag: text-generation
 
 # The laboratory model of composer-replication
 
-A Llama of {parameters:,} parameters ({layers} layers, hidden size {hidden}, vocabulary {vocabulary}, float32) for tests
+A Qwen2 of {parameters:,} parameters ({layers} layers, hidden size {hidden}, vocabulary {vocabulary}, float32) for tests
 and experiments on a CPU. It makes the tool calls of the environment `house_style`, follows hints and errors, and says
 "Done." after the last call. It does not know which of several synonymous tools a house takes: that is what is left to
 learn. It is of no other use.
 
-It was trained from random weights on generated conversations alone, each in a random house, with file names and texts
-of random letters. No name or text of the environment's splits was among them; the phrasings of all splits were.
+It was trained from random weights on generated conversations alone, each in a random house. Their words and phrasings
+are those of all splits, mixed: they stand for the language that a larger model knows. What a house takes cannot be
+learned from them.
 
 `python -m composer_replication.laboratory.build` trains it again, and writes this page. Figures differ a little between
 kinds of CPUs.
@@ -89,13 +91,27 @@ class Row(NamedTuple):
 def build(folder: Path = CHECKPOINT, *, seed: int = 0, phases: Sequence[Phase] = PHASES) -> None:
     """Train tokenizer and model, and write them to a folder."""
     numbers = random.Random(seed)
-    taught = list(islice(lessons(numbers, made_up_words(numbers), calls=CALLS), LESSONS))
+    taught = list(islice(lessons(numbers, all_words(), calls=CALLS), LESSONS))
     tools = tool_definitions(list(tools_of(HouseStyle()).values()))
     assert tools is not None
     tokenizer = train_tokenizer(_texts(taught[:2000], tools))
+    model = untaught_model(tokenizer, seed)
+    words = [" ".join(part) for part in (all_words().stems, all_words().words)]
+    teach_copying(model, sorted({token for text in words for token in tokenizer(text)["input_ids"]}))
+    for phase in phases:
+        of_phase = taught[: phase.steps * ROWS]
+        rows = [_row(tokenizer, lesson, tools if phase.is_whole else None) for lesson in track(of_phase, "rendering")]
+        teach(model, rows, numbers, phase, tokenizer.pad_token_id)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "README.md").write_text(_card(model.eval(), tokenizer), encoding="utf-8")
+
+
+def untaught_model(tokenizer: Any, seed: int) -> Any:
+    """Make the random model. Some heads of its first layer begin by looking back: see `_look_back`."""
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
             vocab_size=VOCABULARY,
             hidden_size=128,
             intermediate_size=256,
@@ -103,20 +119,32 @@ def build(folder: Path = CHECKPOINT, *, seed: int = 0, phases: Sequence[Phase] =
             num_attention_heads=4,
             num_key_value_heads=4,
             max_position_embeddings=4096,
+            initializer_range=0.05,
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
     )
-    for phase in phases:
-        of_phase = taught[: phase.steps * ROWS]
-        shown = tools if phase.with_tools else None
-        rows = [_row(tokenizer, lesson, shown) for lesson in track(of_phase, "rendering")]
-        teach(model, rows, numbers, phase, tokenizer.pad_token_id)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "README.md").write_text(_card(model.eval(), tokenizer), encoding="utf-8")
+    for head in range(LOOKING_BACK):
+        _look_back(model, head, head + 1)
+    return model
+
+
+def _look_back(model: Any, head: int, places: int) -> None:
+    """Make a head of the first layer attend to the token so many places before, whatever the tokens are.
+
+    To copy a name, a model must know which token came before another. To find that out takes a small model most of its
+    training; with this beginning it learns to copy within a few hundred steps.
+    """
+    attention, frequencies = model.model.layers[0].self_attn, model.model.rotary_emb.inv_freq
+    size = 2 * len(frequencies)
+    own = slice(head * size, (head + 1) * size)
+    with torch.no_grad():
+        for projection, angles in ((attention.q_proj, 0 * frequencies), (attention.k_proj, places * frequencies)):
+            projection.weight[own] = 0
+            # Rotary positions turn the key of a token `places` back by just as much: there it equals the query.
+            projection.bias[own] = SHARPNESS * torch.cat([angles.cos(), angles.sin()])
 
 
 def _card(model: Any, tokenizer: Any) -> str:
@@ -141,24 +169,15 @@ def _card(model: Any, tokenizer: Any) -> str:
     )
 
 
-def made_up_words(numbers: random.Random) -> Words:
-    """Names and texts of random letters, with the requests of all splits."""
-
-    def word() -> str:
-        syllables = (numbers.choice("bcdfghjklmnpqrstvwxz") + numbers.choice("aeiouy") for _ in range(3))
-        spelled = (
-            "".join(syllables) if numbers.random() < 0.5 else "".join(numbers.choices(string.ascii_lowercase, k=7))
-        )
-        return spelled[: numbers.randint(3, 7)]
-
-    known = {one for words in WORDS.values() for one in (*words.stems, *words.words)}
-    made = sorted({word() for _ in range(6000)} - known)
+def all_words() -> Words:
+    """The words and requests of all splits: the language of the lessons."""
+    splits = WORDS.values()
     return Words(
-        stems=tuple(made),
-        endings=tuple(f".{word()[:3]}" for _ in range(2000)),
-        words=tuple(made),
-        requests={name: tuple(one for words in WORDS.values() for one in words.requests[name]) for name in EFFECTS},
-        joints=tuple(joint for words in WORDS.values() for joint in words.joints),
+        stems=tuple(stem for words in splits for stem in words.stems),
+        endings=tuple(ending for words in splits for ending in words.endings),
+        words=tuple(word for words in splits for word in words.words),
+        requests={name: tuple(one for words in splits for one in words.requests[name]) for name in EFFECTS},
+        joints=tuple(joint for words in splits for joint in words.joints),
     )
 
 
@@ -173,6 +192,8 @@ def _texts(taught: Sequence[Lesson], tools: Sequence[dict[str, Any]]) -> Iterato
 
 def _row(tokenizer: Any, lesson: Lesson, tools: Sequence[dict[str, Any]] | None) -> Row:
     rendered = render_conversation(tokenizer, lesson.messages, tools=tools)
+    if tools is None:
+        return Row(rendered.ids, [True] * len(rendered.ids))
     learned = [False] * len(rendered.ids)
     for turn in rendered.turns:
         if turn.message in lesson.learned:
@@ -180,14 +201,24 @@ def _row(tokenizer: Any, lesson: Lesson, tools: Sequence[dict[str, Any]] | None)
     return Row(rendered.ids, learned)
 
 
+def teach_copying(model: Any, tokens: Sequence[int]) -> None:
+    """Train a model to repeat random tokens. Then the lessons need not teach it to copy names."""
+    optimizer, schedule = _optimizer(model, COPYING_STEPS, LEARNING_RATE)
+    choices = torch.tensor(tokens)
+    for _ in track(range(COPYING_STEPS), "copying"):
+        length = int(torch.randint(8, 40, ()))
+        first = choices[torch.randint(len(choices), (ROWS, length))]
+        between = choices[torch.randint(len(choices), (ROWS, int(torch.randint(0, 40, ()))))]
+        ids = torch.cat([first, between, first], 1)
+        hidden = model.model(ids).last_hidden_state[:, -length:-1]
+        _step(model, optimizer, schedule, hidden.flatten(0, 1), ids[:, 1 - length :].flatten())
+
+
 def teach(model: Any, rows: Sequence[Row], numbers: random.Random, phase: Phase, pad: int) -> None:
     """Train a model on rows that begin alike: what they share is computed once per step."""
     first, last = min(row.ids for row in rows), max(row.ids for row in rows)
     shared = next(place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, phase.learning_rate, total_steps=phase.steps, pct_start=0.1
-    )
+    optimizer, schedule = _optimizer(model, phase.steps, phase.learning_rate)
     prefix = torch.tensor([first[:shared]])
     by_length = sorted(rows, key=lambda row: len(row.ids))
     for _ in track(range(phase.steps), "training"):
@@ -202,12 +233,22 @@ def teach(model: Any, rows: Sequence[Row], numbers: random.Random, phase: Phase,
         for layer in cache.layers:
             layer.keys, layer.values = (part.expand(ROWS, -1, -1, -1) for part in (layer.keys, layer.values))
         hidden = model.model(ids, past_key_values=cache, use_cache=True).last_hidden_state[:, :-1]
-        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[learned]), ids[:, 1:][learned])
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+        _step(model, optimizer, schedule, hidden[learned], ids[:, 1:][learned])
+
+
+def _optimizer(model: Any, steps: int, learning_rate: float) -> tuple[Any, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps, pct_start=0.1)
+    return optimizer, schedule
+
+
+def _step(model: Any, optimizer: Any, schedule: Any, hidden_NH: torch.Tensor, next_N: torch.Tensor) -> None:
+    loss = torch.nn.functional.cross_entropy(model.lm_head(hidden_NH), next_N)
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
 
 
 if __name__ == "__main__":
