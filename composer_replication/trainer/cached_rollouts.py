@@ -69,7 +69,7 @@ def _unsupported(trainer: Any) -> str | None:
         return "generation is not plain sampling with a cache that grows"
     if config.stop_strings or config.max_time:
         return "stop_strings or max_time ends a generation"
-    processors = inner._get_logits_processor(config, input_ids_seq_length=0)
+    processors = inner._get_logits_processor(config, input_ids_seq_length=1)
     if others := sorted({type(one).__name__ for one in processors if not isinstance(one, _SUPPORTED)}):
         return f"sampling uses {', '.join(others)}"
     return why_not_kept(trainer.model)
