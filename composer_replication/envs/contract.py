@@ -54,7 +54,7 @@ def call_tool(tools: Mapping[str, Callable[..., Any]], name: str, arguments: Map
         if name not in tools:
             raise ValueError(f"Tool {name} not found.")
         return tools[name](**arguments), False
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a tool raises is the model's to read
         return {"error": str(error)}, True
 
 

@@ -171,8 +171,17 @@ def test_unknown_tools() -> None:
     far = hint_tool_not_found({"tool_name": "zzz", "available_tools": ["Bash"]})
     assert far == "There is no tool named `zzz` here. Available tools: `Bash`."
     assert "Available tools: `Read`, `Write`." in hint_tool_not_found({"available_tools": ["Read", "Write"]})
-    signed: HintContext = {"name": "opn", "available_tools": ["open"], "signatures": ["open(path)"]}
-    assert "use `open(path)`" in hint_tool_not_found(signed)
+    # The nearest spelling is another effect: where signatures are known, all of them stand there instead of a guess.
+    signatures = ["erase_file(path)", "move_file(old, new)"]
+    signed: HintContext = {
+        "name": "remove_file",
+        "available_tools": ["erase_file", "move_file"],
+        "signatures": signatures,
+    }
+    assert hint_tool_not_found(signed) == (
+        "There is no tool named `remove_file` here. Available tools: `erase_file(path)`, `move_file(old, new)`."
+    )
+    assert "use `move_file(old, new)`" in hint_tool_not_found({**signed, "suggestion": "move_file"})
     many = hint_tool_not_found({"available_tools": [f"tool{number}" for number in range(100)]})
     assert "`tool11`, …" in many
 

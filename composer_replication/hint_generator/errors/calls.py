@@ -43,16 +43,18 @@ def hint_tool_not_found(ctx: HintContext) -> str:
     """Name the tools there are, and the one that was probably meant."""
     wanted = ctx.get("name") or ctx.get("tool_name")
     available = [name for name in ctx.get("available_tools") or [] if name != wanted]
-    signatures = ctx.get("signatures") or []
-    meant = ctx.get("suggestion") or (closest(wanted, available) if wanted and available else None)
+    signature_of = {text.partition("(")[0]: text for text in ctx.get("signatures") or []}
+    listed = [signature_of.get(name, name) for name in available]
+    # Signatures say what each tool does: the student can choose, and a guess by spelling would only mislead it.
+    guess = closest(wanted, available) if wanted and available and not signature_of else None
+    meant = ctx.get("suggestion") or guess
     if meant is not None:
-        signature = next((text for text in signatures if text.startswith(f"{meant}(")), meant)
-        first = f"There is no tool named {code(str(wanted))} here: use {code(signature, 160)}."
+        first = f"There is no tool named {code(str(wanted))} here: use {code(signature_of.get(meant, meant), 160)}."
     elif wanted:
         first = f"There is no tool named {code(wanted)} here."
     else:
         first = "Call only tools that exist here, by their exact names."
-    return f"{first} Available tools: {names(available)}." if available else first
+    return f"{first} Available tools: {names(listed)}." if available else first
 
 
 @student(
