@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from statistics import NormalDist
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from composer_replication._arguments import check_count, check_range
 
@@ -23,8 +23,11 @@ class Cluster(NamedTuple):
     number: float
 
 
+Statistic: TypeAlias = Callable[[Collection[Cluster]], float]
+
+
 class Estimate(NamedTuple):
-    """A mean over clusters with its 95 % interval; there is no interval for a single cluster."""
+    """A statistic over clusters with its 95 % interval; there is no interval for a single cluster."""
 
     value: float
     low: float | None
@@ -39,8 +42,15 @@ def mean(clusters: Collection[Cluster]) -> float:
     return sum(cluster.total for cluster in clusters) / number if number else 0.0
 
 
-def estimate(clusters: Collection[Cluster], *, is_share: bool = False, seed: int = 0) -> Estimate:
-    """Return the mean with an interval by a bootstrap over clusters.
+def perplexity(clusters: Collection[Cluster]) -> float:
+    """Return the perplexity of tokens whose log-probabilities are the values."""
+    return math.exp(-mean(clusters))
+
+
+def estimate(
+    clusters: Collection[Cluster], statistic: Statistic = mean, *, is_share: bool = False, seed: int = 0
+) -> Estimate:
+    """Return a statistic with an interval by a bootstrap over clusters.
 
     A share (all values are 0 or 1) has Wilson's interval if each cluster has one value. It has it too if it is 0 or 1,
     where a bootstrap has no width: clusters then count as single values.
@@ -49,12 +59,12 @@ def estimate(clusters: Collection[Cluster], *, is_share: bool = False, seed: int
         ValueError: there are no clusters.
     """
     check_count("clusters", len(clusters))
-    value, number = mean(clusters), len(clusters)
+    value, number = statistic(clusters), len(clusters)
     if is_share and (value in (0.0, 1.0) or all(cluster.number == 1 for cluster in clusters)):
         return Estimate(value, *wilson(value * number, number), "wilson", number)
     if number == 1:
         return Estimate(value, None, None, "none", number)
-    return Estimate(value, *bootstrap(list(clusters), mean, seed=seed), "bootstrap", number)
+    return Estimate(value, *bootstrap(list(clusters), statistic, seed=seed), "bootstrap", number)
 
 
 def wilson(successes: float, trials: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
 from composer_replication._arguments import check_count
-from composer_replication.evaluation.intervals import Cluster, bootstrap, mean
+from composer_replication.evaluation.intervals import Cluster, Statistic, bootstrap, mean
 
 _Both = tuple[Cluster, Cluster]
 
@@ -32,8 +33,10 @@ class Comparison(NamedTuple):
     lower: int
 
 
-def compare(ours: Mapping[str, Cluster], theirs: Mapping[str, Cluster], *, seed: int = 0) -> Comparison:
-    """Compare two means over the same clusters.
+def compare(
+    ours: Mapping[str, Cluster], theirs: Mapping[str, Cluster], statistic: Statistic = mean, *, seed: int = 0
+) -> Comparison:
+    """Compare a statistic over the same clusters.
 
     The interval is a bootstrap over clusters. The p-value is McNemar's exact one if every cluster is a single 0 or 1.
     Otherwise it is that of a permutation test, in which a cluster's two sides change places.
@@ -43,13 +46,14 @@ def compare(ours: Mapping[str, Cluster], theirs: Mapping[str, Cluster], *, seed:
     """
     check_same_tasks(ours, theirs)
     both = [(cluster, theirs[name]) for name, cluster in ours.items()]
-    differences = [mean([one]) - mean([other]) for one, other in both]
+    differences = [_difference([pair], statistic) for pair in both]
     higher, lower = sum(one > 0 for one in differences), sum(one < 0 for one in differences)
     is_binary = all(cluster.number == 1 and cluster.total in (0, 1) for pair in both for cluster in pair)
-    p_value = mcnemar(higher, lower) if is_binary else permutation(both, seed=seed)
-    low, high = bootstrap(both, _difference, seed=seed) if len(both) > 1 else (None, None)
+    p_value = mcnemar(higher, lower) if is_binary else permutation(both, statistic, seed=seed)
+    difference = partial(_difference, statistic=statistic)
+    low, high = bootstrap(both, difference, seed=seed) if len(both) > 1 else (None, None)
     test = "mcnemar" if is_binary else "permutation"
-    return Comparison(_difference(both), low, high, p_value, test, len(both), higher, lower)
+    return Comparison(difference(both), low, high, p_value, test, len(both), higher, lower)
 
 
 def check_same_tasks(ours: Iterable[str], theirs: Iterable[str]) -> None:
@@ -73,8 +77,8 @@ def mcnemar(higher: int, lower: int) -> float:
     return min(1.0, 2 * tail / (1 << discordant))
 
 
-def permutation(both: Sequence[_Both], *, seed: int = 0) -> float:
-    """Return the two-sided p-value of the difference of means, if any cluster's two sides might change places.
+def permutation(both: Sequence[_Both], statistic: Statistic = mean, *, seed: int = 0) -> float:
+    """Return the two-sided p-value of a difference, if any cluster's two sides might change places.
 
     With up to twelve clusters that differ, all ways are tried; otherwise some are drawn, the same for the same seed.
     """
@@ -88,16 +92,16 @@ def permutation(both: Sequence[_Both], *, seed: int = 0) -> float:
         else ([draw.random() < 0.5 for _ in differing] for _ in range(_DRAWN_SWAPS))
     )
     # Sums in another order may differ by rounding.
-    observed = abs(_difference(both)) * (1 - 1e-9)
+    observed = abs(_difference(both, statistic)) * (1 - 1e-9)
     tried = as_extreme = 0
     for swapped in swaps:
         total = sum(difference for (difference, _), swap in zip(differing, swapped, strict=True) if swap)
         number = sum(difference for (_, difference), swap in zip(differing, swapped, strict=True) if swap)
         sides = Cluster(ours.total - total, ours.number - number), Cluster(theirs.total + total, theirs.number + number)
-        as_extreme += abs(_difference([sides])) >= observed
+        as_extreme += abs(_difference([sides], statistic)) >= observed
         tried += 1
     return as_extreme / tried if tries_all else (as_extreme + 1) / (tried + 1)
 
 
-def _difference(both: Sequence[_Both]) -> float:
-    return mean([one for one, _ in both]) - mean([other for _, other in both])
+def _difference(both: Sequence[_Both], statistic: Statistic) -> float:
+    return statistic([one for one, _ in both]) - statistic([other for _, other in both])

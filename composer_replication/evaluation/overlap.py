@@ -1,0 +1,150 @@
+"""What a model was trained on: evaluation refuses tasks and sessions that training has seen.
+
+A checkpoint in a run folder says it by the run's configuration, whose data is read again. For any other model, a user
+names the run, or its files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from composer_replication.ingestion.store import holds_traces
+from composer_replication.run.configuration import Config
+from composer_replication.run.data import load_training_data, trained_pairs, trained_traces
+from composer_replication.run.held_out import Sessions
+from composer_replication.run.loading import load_config
+from composer_replication.run.sections import DataSection
+from composer_replication.trainer.checkpoint import last_complete_checkpoint
+
+_LAST_STEPS = 10
+_WAY_OUT = "start it where the run was started, or name what it was trained on with --trained-on"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a model was trained on, by the run that made it or as a user named it."""
+
+    place: Path
+    data: DataSection
+    config: Config | None = None
+
+
+def find_checkpoint(model: str) -> str:
+    """Return the newest complete checkpoint of a run folder; any other model is returned as it is.
+
+    Raises:
+        ValueError: the run has no complete checkpoint.
+    """
+    folder = Path(model).expanduser()
+    if not _is_run(folder):
+        return model
+    found = last_complete_checkpoint(folder)
+    if found is None:
+        raise ValueError(f"{model} is a run without a complete checkpoint: there is nothing to evaluate")
+    return str(found)
+
+
+def trained_by_run(model: str) -> Trained | None:
+    """Return what the run of a checkpoint was trained on; None if the model is not in a run folder.
+
+    Raises:
+        ValueError: the run's configuration cannot be read.
+    """
+    place = Path(model).expanduser().resolve()
+    for folder in (place, place.parent):
+        if _is_run(folder):
+            config = load_config(folder / "config.yaml")
+            return Trained(folder, config.data, config)
+    return None
+
+
+def trained_on(place: Path, *, tasks: bool) -> Trained:
+    """Return what a user named: a run folder, a folder of traces, or a file, of tasks or else of pairs.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if (found := trained_by_run(str(place))) is not None:
+        return found
+    if holds_traces(place):
+        return Trained(place, DataSection(traces=place))
+    if not place.is_file():
+        raise ValueError(f"--trained-on: {place} is neither a run, nor a folder of traces, nor a file")
+    return Trained(place, DataSection(prompts=place) if tasks else DataSection(pairs=(place,)))
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file() and (folder / "environment.json").is_file()
+
+
+def check_tasks(tasks: Sequence[Mapping[str, Any]], trained: Trained) -> int:
+    """Require tasks that are not among the training tasks, and return the number of those.
+
+    Tasks are compared by their content: the prompt and the columns that both files have, but for `task_id`.
+
+    Raises:
+        ValueError: the training tasks cannot be read, or a task is one of them; the message names the first.
+    """
+    if trained.data.prompts is None:
+        return 0
+    settings = DataSection(prompts=trained.data.prompts, max_prompts=trained.data.max_prompts)
+    try:
+        known = load_training_data(settings).prompts
+    except ValueError as error:
+        raise ValueError(f"{trained.place}: {error}; {_WAY_OUT}") from None
+    columns = {name for row in known for name in row} & {name for row in tasks for name in row} - {"task_id"}
+    seen = {_content(row, columns) for row in known}
+    overlap = [number for number, row in enumerate(tasks) if _content(row, columns) in seen]
+    if overlap:
+        first = tasks[overlap[0]]
+        asked = " ".join(str(first["prompt"][-1].get("content")).split())[:80]
+        raise ValueError(
+            f"{len(overlap)} of {len(tasks)} tasks are among those that {trained.place} was trained on; the first is "
+            f"task {first.get('task_id', overlap[0])} ({asked}): evaluate on tasks that it has not seen"
+        )
+    return len(known)
+
+
+def _content(row: Mapping[str, Any], columns: Iterable[str]) -> str:
+    # A column that a row does not have is null in Parquet.
+    given = {name: row[name] for name in columns if row.get(name) is not None}
+    return json.dumps(given, sort_keys=True, default=str)
+
+
+def training_reward(trained: Trained) -> float | None:
+    """Return the mean reward of the last ten logged steps of a run; None if it logged none.
+
+    With reward functions besides the environment's own, only the environment's counts.
+    """
+    file = trained.place / "metrics.jsonl"
+    if trained.config is None or not file.is_file():
+        return None
+    named = (trained.config.environment.class_ or "") if trained.config.environment is not None else ""
+    own = f"rewards/{named.rpartition(':')[2]}/mean"
+    logged = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rewards = [step.get(own, step.get("reward")) for step in logged]
+    last = [reward for reward in rewards if isinstance(reward, int | float)][-_LAST_STEPS:]
+    return sum(last) / len(last) if last else None
+
+
+def trained_sessions(trained: Trained, sessions: Sessions) -> tuple[set[str], int]:
+    """Return the sessions of the traces and pairs that were trained on, and the number of pairs that name none.
+
+    Raises:
+        ValueError: they cannot be read.
+    """
+    found: set[str] = set()
+    unnamed = 0
+    try:
+        found.update(sessions.of(trace.trace_id) for trace in trained_traces(trained.data, sessions))
+        for pair in trained_pairs(trained.data, sessions):
+            session = sessions.of_pair(pair)
+            unnamed += session is None
+            found.update([] if session is None else [session])
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{trained.place}: {error}; {_WAY_OUT}") from None
+    return found, unnamed
