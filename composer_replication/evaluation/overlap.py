@@ -18,7 +18,6 @@ from composer_replication.run.data import load_training_data, trained_pairs, tra
 from composer_replication.run.held_out import Sessions
 from composer_replication.run.loading import load_config
 from composer_replication.run.sections import DataSection
-from composer_replication.trainer.checkpoint import last_complete_checkpoint
 
 _LAST_STEPS = 10
 _WAY_OUT = "start it where the run was started, or name what it was trained on with --trained-on"
@@ -33,21 +32,6 @@ class Trained:
     config: Config | None = None
 
 
-def find_checkpoint(model: str) -> str:
-    """Return the newest complete checkpoint of a run folder; any other model is returned as it is.
-
-    Raises:
-        ValueError: the run has no complete checkpoint.
-    """
-    folder = Path(model).expanduser()
-    if not _is_run(folder):
-        return model
-    found = last_complete_checkpoint(folder)
-    if found is None:
-        raise ValueError(f"{model} is a run without a complete checkpoint: there is nothing to evaluate")
-    return str(found)
-
-
 def trained_by_run(model: str) -> Trained | None:
     """Return what the run of a checkpoint was trained on; None if the model is not in a run folder.
 
@@ -56,7 +40,7 @@ def trained_by_run(model: str) -> Trained | None:
     """
     place = Path(model).expanduser().resolve()
     for folder in (place, place.parent):
-        if _is_run(folder):
+        if is_run(folder):
             config = load_config(folder / "config.yaml")
             return Trained(folder, config.data, config)
     return None
@@ -77,7 +61,8 @@ def trained_on(place: Path, *, tasks: bool) -> Trained:
     return Trained(place, DataSection(prompts=place) if tasks else DataSection(pairs=(place,)))
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Whether `train` wrote this folder."""
     return (folder / "config.yaml").is_file() and (folder / "environment.json").is_file()
 
 
@@ -131,20 +116,27 @@ def training_reward(trained: Trained) -> float | None:
     return sum(last) / len(last) if last else None
 
 
-def trained_sessions(trained: Trained, sessions: Sessions) -> tuple[set[str], int]:
-    """Return the sessions of the traces and pairs that were trained on, and the number of pairs that name none.
+def check_sessions(evaluated: Iterable[str], trained: Trained, sessions: Sessions) -> int:
+    """Require sessions that were not trained on, and return the number of training pairs that name no session.
 
     Raises:
-        ValueError: they cannot be read.
+        ValueError: the training data cannot be read, or a session is part of it; the message names the first.
     """
-    found: set[str] = set()
+    seen: set[str | None] = set()
     unnamed = 0
     try:
-        found.update(sessions.of(trace.trace_id) for trace in trained_traces(trained.data, sessions))
+        seen.update(sessions.of(trace.trace_id) for trace in trained_traces(trained.data, sessions))
         for pair in trained_pairs(trained.data, sessions):
             session = sessions.of_pair(pair)
             unnamed += session is None
-            found.update([] if session is None else [session])
+            seen.add(session)
     except (ValueError, OSError) as error:
         raise ValueError(f"{trained.place}: {error}; {_WAY_OUT}") from None
-    return found, unnamed
+    wanted = dict.fromkeys(evaluated)
+    overlap = [session for session in wanted if session in seen]
+    if overlap:
+        raise ValueError(
+            f"{len(overlap)} of {len(wanted)} sessions are among those that {trained.place} was trained on; the first "
+            f"is {overlap[0]}: train with data.held_out, or evaluate on logs that it has not seen"
+        )
+    return unnamed
