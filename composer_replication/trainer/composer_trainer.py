@@ -27,6 +27,7 @@ from composer_replication.channels.hint_distillation import HintGenerator
 from composer_replication.channels.scoring import summed_logprobs
 from composer_replication.channels.settings import ChannelSettings, RolloutKeywords, documents_keywords
 from composer_replication.chat_templates import TemplatedTokenizer, tool_definitions
+from composer_replication.envs.reset_text import separating
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.template_check import check_chat_template
 from composer_replication.trainer.advantages import SequenceKL
@@ -50,7 +51,7 @@ from composer_replication.trainer.on_policy_hints import (
 )
 from composer_replication.trainer.pairs import given_pairs, replay_pairs
 from composer_replication.trainer.preference_rows import ShownContext, check_shown_context
-from composer_replication.trainer.rollouts import Rollout, separating
+from composer_replication.trainer.rollouts import Rollout
 from composer_replication.trainer.trace_rows import TraceBatches
 
 logger = logging.getLogger(__name__)

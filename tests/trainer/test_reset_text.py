@@ -14,7 +14,7 @@ from trainer.live_run import trainer
 from composer_replication._tiny import tiny_model
 from composer_replication._tiny.tool_house import ToolHouse
 from composer_replication._tiny.warm_up import house_tokenizer
-from composer_replication.trainer.rollouts import apart, separating
+from composer_replication.envs.reset_text import apart, separating
 
 IMAGE = {"type": "image"}
 
