@@ -16,6 +16,7 @@ from rich.markup import escape
 
 import composer_replication
 from composer_replication.cli.doctor import doctor
+from composer_replication.cli.eval import evaluate
 from composer_replication.cli.ingest import ingest
 from composer_replication.cli.pairs import normalize, pairs
 from composer_replication.cli.quickstart import quickstart
@@ -67,6 +68,7 @@ for _verb, _example in (
     (pairs, "pairs traces --replay replayed -o pairs.jsonl"),
     (normalize, "normalize pairs.jsonl -o normalized.jsonl"),
     (train, "train train.yaml --set training.steps=200 --dry-run"),
+    (evaluate, "eval runs/first --env house_style --n 200 --against ./my-model"),
 ):
     app.command(
         _example.split()[0], help=_paragraphs(_verb.__doc__), epilog=f"Example: composer-replication {_example}"

@@ -99,7 +99,7 @@ def train(
     except ConfigError as error:
         _show_problems(error)
         raise typer.Exit(2) from None
-    _quiet_loading()
+    quiet_loading()
     if dry_run:
         _plan(loaded, as_json=as_json)
         return
@@ -141,7 +141,7 @@ def _show_problems(error: ConfigError) -> None:
         errors.print(f"[red]error:[/] {escape(line)}")
 
 
-def _quiet_loading() -> None:
+def quiet_loading() -> None:
     """Turn off the progress bars of the libraries and TRL's warning for developers."""
     from transformers.utils import logging
 

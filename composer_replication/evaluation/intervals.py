@@ -52,15 +52,15 @@ def estimate(
 ) -> Estimate:
     """Return a statistic with an interval by a bootstrap over clusters.
 
-    A share (all values are 0 or 1) has Wilson's interval if each cluster has one value. It has it too if it is 0 or 1,
-    where a bootstrap has no width: clusters then count as single values.
+    A share has Wilson's interval if each cluster is a single 0 or 1. It has it too if it is 0 or 1 as a whole, where a
+    bootstrap has no width: clusters then count as single values.
 
     Raises:
         ValueError: there are no clusters.
     """
     check_count("clusters", len(clusters))
     value, number = statistic(clusters), len(clusters)
-    if is_share and (value in (0.0, 1.0) or all(cluster.number == 1 for cluster in clusters)):
+    if is_share and (value in (0, 1) or all(one.number == 1 and one.total in (0, 1) for one in clusters)):
         return Estimate(value, *wilson(value * number, number), "wilson", number)
     if number == 1:
         return Estimate(value, None, None, "none", number)

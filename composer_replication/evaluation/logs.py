@@ -9,130 +9,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
-from composer_replication.causal_lm import evaluating, run_causal_lm
-from composer_replication.channels.scoring import at, hinted_states, row_sums, summed_logprobs, token_logprobs
-from composer_replication.distillation.fused.losses import fused_token_logprobs
+from composer_replication.chat_templates import TemplatedTokenizer, configured_ends
+from composer_replication.envs.contract import task_id
 from composer_replication.evaluation.intervals import perplexity
-from composer_replication.evaluation.results import Measure, Outcome, measure
+from composer_replication.evaluation.log_scores import RenderedLogs
+from composer_replication.evaluation.overlap import Trained, check_sessions
+from composer_replication.evaluation.results import Measure, OnProgress, Outcome, measure
+from composer_replication.hint_generator import LayeredHints, as_collator_hint
+from composer_replication.ingestion.store import load_traces
+from composer_replication.run.arguments import collator_config
+from composer_replication.run.configuration import Config
+from composer_replication.run.held_out import Sessions, is_held_out
+from composer_replication.teacher_replay.pair_files import training_pairs
 from composer_replication.teacher_replay.records import Pair, bare_action
 from composer_replication.traces import Trace, Turn, dump_json
-from composer_replication.trainer.data_collator import ComposerDataCollator
-from composer_replication.trainer.preference_rows import PairInput, PreferenceRow, PreferenceStats, preference_rows
-from composer_replication.trainer.reference_logprobs import pair_logprobs
+from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
+from composer_replication.trainer.preference_rows import PairInput, conversational
 from composer_replication.trainer.sites import is_erring
-from composer_replication.trainer.trace_rows import TraceRow, rendered_traces
-
-OnProgress = Callable[[int, int], None]
 
 
 @dataclass
-class HeldOutLogs:
-    """Logs as token ids, rendered once for all models: pairs, and rows of traces, each with what is known of it.
+class LogEvaluation:
+    """Sessions of logs that a model has not been trained on, to be scored by one model or several.
 
-    `stats` counts the pairs that cannot be used, the collator's counts turns.
+    Use `of_files`. `warnings` are for the user.
     """
 
-    collator: ComposerDataCollator
-    rows: list[tuple[Outcome, PreferenceRow | TraceRow]] = field(default_factory=list)
-    stats: PreferenceStats = field(default_factory=PreferenceStats)
+    settings: dict[str, Any]
+    traces: list[tuple[str, Trace]]
+    pairs: list[tuple[str, PairInput]]
+    collator: CollatorConfig
+    batch_size: int
+    warnings: list[str] = field(default_factory=list)
+    kind = "logs"
 
-    def add_pairs(self, pairs: Iterable[tuple[str, PairInput]], kind: str = "pair") -> None:
-        """Render pairs, each given with its session."""
-        known: list[Outcome] = []
+    @classmethod
+    def of_files(
+        cls,
+        traces: Path | None,
+        pairs: Sequence[Path],
+        *,
+        trained: Sequence[Trained] = (),
+        share: float | None = None,
+        config: Config | None = None,
+        batch_size: int = 8,
+    ) -> LogEvaluation:
+        """Read the held-out part of logs, and refuse it if training has seen some of it.
 
-        def watched() -> Iterator[PairInput]:
-            for session, pair in pairs:
-                before = self.stats.pairs
-                yield pair
-                # Only now it is known whether it became a row.
-                if self.stats.pairs > before:
-                    named = {"pair": pair.state_id} if isinstance(pair, Pair) else {}
-                    known.append({"kind": kind, "session": session, **named})
-
-        limit = self.collator.config.max_dpo_seq_len
-        rows = preference_rows(self.collator.tokenizer, watched(), max_length=limit, stats=self.stats)
-        self.rows += zip(known, rows, strict=True)
-
-    def add_traces(self, traces: Sequence[tuple[str, Trace]]) -> None:
-        """Render traces, each given with its session, and the corrections in them.
+        Args:
+            traces: a folder that `ingest` wrote.
+            pairs: files that `pairs` or `normalize` wrote.
+            trained: what the models were trained on.
+            share: of the sessions that is held out; None: all of them are used.
+            config: the run's, for lengths and thinking; None: the defaults.
+            batch_size: rows of a forward pass.
 
         Raises:
-            ValueError: none of them can be rendered.
+            ValueError: something cannot be read, no session is left, or a session was trained on.
+            FileNotFoundError: there are no traces in the folder.
         """
-        for row in rendered_traces([trace.example() for _, trace in traces], self.collator):
-            session, trace = traces[row.session]
-            self.rows.append(({"session": session, "trace": trace.trace_id}, row))
-        self.add_pairs(((session, pair) for session, trace in traces for pair in corrections(trace)), "correction")
-
-    @torch.no_grad()
-    def score(self, model: nn.Module, *, batch_size: int, on_progress: OnProgress = lambda *_: None) -> list[Outcome]:
-        """Return what a model says of every row, in the order in which they were added."""
-        scored: dict[int, list[Outcome]] = {}
-        for kind, outcomes_of in ((PreferenceRow, _pair_outcomes), (TraceRow, _turn_outcomes)):
-            places = [place for place, (_, row) in enumerate(self.rows) if isinstance(row, kind)]
-            # The longest first: if memory does not suffice, that shows at once.
-            places.sort(key=lambda place: _length(self.rows[place][1]), reverse=True)
-            for start in range(0, len(places), batch_size):
-                batch = places[start : start + batch_size]
-                made = outcomes_of(model, self.collator, [self.rows[place][1] for place in batch])
-                for place, outcomes in zip(batch, made, strict=True):
-                    scored[place] = [{**self.rows[place][0], **one} for one in outcomes]
-                on_progress(len(scored), len(self.rows))
-        return [one for place in sorted(scored) for one in scored[place]]
-
-
-def _length(row: PreferenceRow | TraceRow) -> int:
-    return len(row.ids) if isinstance(row, TraceRow) else sum(map(len, row))
-
-
-def _pair_outcomes(model: nn.Module, collator: ComposerDataCollator, rows: Sequence[Any]) -> list[list[Outcome]]:
-    device, pad = next(model.parameters()).device, collator.tokenizer.pad_token_id or 0
-    logprobs_N2 = pair_logprobs(model, rows, pad, len(rows), device)
-    return [
-        [
+        folders = dict.fromkeys([traces, *(one.data.traces for one in trained)])
+        sessions = Sessions(chain.from_iterable(load_traces(one) for one in folders if one is not None))
+        known = [] if traces is None else [(sessions.of(one.trace_id), one) for one in load_traces(traces)]
+        given = [(sessions.of_pair(one) or _opening(one), one) for file in pairs for one in training_pairs(file)]
+        kept = {name for name, _ in (*known, *given) if share is None or is_held_out(name, share)}
+        found = len({name for name, _ in (*known, *given)})
+        if not kept:
+            why = "there is none" if not found else f"none of {found} is held out with a share of {share:g}"
+            raise ValueError(f"no session to evaluate: {why}; raise --held-out-share, or use --all")
+        unnamed = sum(check_sessions(kept, one, sessions) for one in trained)
+        lost = f"{unnamed} training pairs do not say which session they come from: overlap with them is not checked"
+        return cls(
             {
-                "chosen_logprob": chosen,
-                "chosen_tokens": len(row.chosen_ids),
-                "rejected_logprob": rejected,
-                "rejected_tokens": len(row.rejected_ids),
-            }
-        ]
-        for row, (chosen, rejected) in zip(rows, logprobs_N2.tolist(), strict=True)
-    ]
+                "traces": None if traces is None else str(traces),
+                "pairs": list(map(str, pairs)),
+                "held_out_share": share,
+                "sessions": len(kept),
+            },
+            [one for one in known if one[0] in kept],
+            [one for one in given if one[0] in kept],
+            _collator_config(config),
+            batch_size,
+            [lost] if unnamed else [],
+        )
+
+    def outcomes(self, model: Any, tokenizer: Any, on_progress: OnProgress = lambda *_: None) -> list[Outcome]:
+        """Score everything by a model; its tokenizer is noted in the settings, as results depend on it.
+
+        Raises:
+            ValueError: nothing can be rendered with the tokenizer's chat template.
+        """
+        words = hashlib.sha256(repr((sorted(tokenizer.get_vocab().items()), tokenizer.chat_template)).encode())
+        self.settings["tokenizer"] = words.hexdigest()[:16]
+        templated = TemplatedTokenizer(tokenizer, tokenizer.chat_template, end_ids=configured_ends(model))
+        logs = RenderedLogs(ComposerDataCollator(templated, self.collator))
+        if self.traces:
+            logs.add_traces(self.traces)
+            corrected = ((name, pair) for name, trace in self.traces for pair in corrections(trace))
+            logs.add_pairs(corrected, "correction")
+        logs.add_pairs(self.pairs)
+        if not logs.rows:
+            raise ValueError(f"nothing can be scored: {logs.stats.dropped()}")
+        return logs.score(model, batch_size=self.batch_size, on_progress=on_progress)
+
+    def measures(self, outcomes: Sequence[Outcome]) -> dict[str, Measure]:
+        """See `log_measures`."""
+        return log_measures(outcomes)
 
 
-def _turn_outcomes(model: nn.Module, collator: ComposerDataCollator, rows: Sequence[Any]) -> list[list[Outcome]]:
-    """Return the outcomes of each row: its good turns together, and every turn that erred and has a hint."""
-    device = next(model.parameters()).device
-    batch = {name: tensor.to(device) for name, tensor in collator.collate(rows).items()}
-    ids, mask = batch["input_ids"], batch["response_mask"]
-    outcomes: list[list[Outcome]] = [[] for _ in rows]
-    with evaluating(model):
-        states = run_causal_lm(model, ids, batch["attention_mask"])
-    if bool(mask.any()):
-        sums, tokens = summed_logprobs(states, ids, mask).tolist(), mask.sum(1).tolist()
-        for row, logprob, number in zip(outcomes, sums, tokens, strict=True):
-            row += [{"kind": "good_turns", "logprob": logprob, "tokens": number}] if number else []
-    if "ctx_teacher_input_ids" in batch:
-        student_P2, teacher_P2 = batch["sdpo_student_index"], batch["sdpo_teacher_index"]
-        hinted, contexts = hinted_states(model, batch, teacher_P2), batch["ctx_teacher_input_ids"]
-        bare_P = token_logprobs(states, ids, student_P2)
-        hinted_P = fused_token_logprobs(hinted.hidden, at(contexts, teacher_P2), hinted.head)
-        # Every hinted context is a site, in the order of the rows.
-        bare, with_hint = (row_sums(one_P, teacher_P2, len(contexts)).tolist() for one_P in (bare_P, hinted_P))
-        sites = [(number, site) for number, row in enumerate(rows) for site in row.sites]
-        for (number, site), logprob, hinted_logprob in zip(sites, bare, with_hint, strict=True):
-            erring = {"kind": "erring_turn", "logprob": logprob, "hinted_logprob": hinted_logprob}
-            outcomes[number].append({**erring, "tokens": len(site.tokens()), "error": site.kind, "hint": site.hint})
-    return outcomes
+def _collator_config(config: Config | None) -> CollatorConfig:
+    """As training renders, with hints before every turn that erred; these turns are not among the good ones."""
+    hints = as_collator_hint(LayeredHints())
+    own = CollatorConfig(hint_generator=hints, max_windows=8) if config is None else collator_config(config)
+    return replace(own, enable_sdpo=True, sdpo_target="erring_turn", max_hinted_turns=None, train_on_errors=False)
+
+
+def _opening(pair: PairInput) -> str:
+    """Name the session of a pair that does not say it: by its messages up to the first of the user."""
+    messages: Sequence[Mapping[str, Any]] = conversational(pair, 0)["prompt"]
+    users = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+    return f"opening {task_id([dict(one) for one in messages[: users[0] + 1 if users else 1]])}"
 
 
 def corrections(trace: Trace) -> Iterator[Pair]:

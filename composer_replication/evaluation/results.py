@@ -20,6 +20,9 @@ from composer_replication.evaluation.paired import compare
 Outcome = dict[str, Any]
 """What came of one sample, turn or pair, as JSON."""
 
+OnProgress = Callable[[int, int], None]
+"""Is told what is done, and of how much."""
+
 _OUTCOMES, _AGAINST, _SUMMARY = "results.jsonl", "against.jsonl", "summary.json"
 
 

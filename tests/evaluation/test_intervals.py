@@ -67,6 +67,8 @@ def test_a_share_of_single_values_or_without_width_has_wilsons_interval() -> Non
     single = [Cluster(1.0, 1.0)] * 8 + [Cluster(0.0, 1.0)] * 2
     assert estimate(single, is_share=True)[1:] == (*wilson(8, 10), "wilson", 10)
     assert estimate(single).method == "bootstrap"
+    # pass@k of a task with more samples is a share between 0 and 1.
+    assert estimate([*single, Cluster(0.5, 1.0)], is_share=True).method == "bootstrap"
     # Ten tasks with four samples each are ten tasks.
     assert estimate([Cluster(0.0, 4.0)] * 10, is_share=True)[:3] == (0.0, *wilson(0, 10))
     assert estimate([Cluster(4.0, 4.0)] * 10, is_share=True)[:3] == (1.0, *wilson(10, 10))

@@ -11,7 +11,8 @@ from ingestion.claude_sessions import Session
 from run.training_material import pair, trace_folder
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
-from composer_replication.evaluation.logs import HeldOutLogs, corrections, log_measures
+from composer_replication.evaluation.log_scores import RenderedLogs
+from composer_replication.evaluation.logs import corrections, log_measures
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.ingestion.pipeline import ingest_logs
 from composer_replication.ingestion.store import load_traces
@@ -21,11 +22,11 @@ from composer_replication.trainer.data_collator import CollatorConfig, ComposerD
 from composer_replication.trainer.trace_rows import TraceRow
 
 
-def held_out_logs() -> HeldOutLogs:
+def held_out_logs() -> RenderedLogs:
     config = CollatorConfig(
         hint_generator=as_collator_hint(LayeredHints()), train_on_errors=False, enable_replay_dpo=False
     )
-    return HeldOutLogs(ComposerDataCollator(tiny_tokenizer("qwen2_5"), config))
+    return RenderedLogs(ComposerDataCollator(tiny_tokenizer("qwen2_5"), config))
 
 
 def logprob(model: Any, ids: list[int], spans: list[tuple[int, int]]) -> float:
