@@ -1,0 +1,96 @@
+"""Lessons for house style: conversations in random houses, from which a model learns the form of a call.
+
+Every lesson is in a house of its own, so no house's names can be learned: only to call some tool if nothing says which,
+and otherwise the one that a hint or an error names.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from composer_replication.envs.contract import Task, call_tool, tools_of
+from composer_replication.envs.house_style.customs import EFFECTS, Call, call_with
+from composer_replication.envs.house_style.environment import HouseStyle
+from composer_replication.envs.house_style.tasks import make_task
+from composer_replication.envs.house_style.words import Words
+from composer_replication.hint_generator.classifier import classify
+from composer_replication.hint_generator.layers import LayeredHints, as_collator_hint
+from composer_replication.traces import Message
+
+DONE: Message = {"role": "assistant", "content": "Done."}
+"""The turn after the last call."""
+
+
+class Lesson(NamedTuple):
+    """A conversation, and the indices of the assistant's messages that carry loss."""
+
+    messages: list[Message]
+    learned: list[int]
+
+
+def lessons(numbers: random.Random, words: Words, *, calls: Sequence[int] = (1, 2, 3)) -> Iterator[Lesson]:
+    """Yield lessons without end: tasks that are solved, with or without help, and closed with a word.
+
+    Before each right call comes nothing, a hint, or a wrong call with its error, each as often. Wrong calls carry no
+    loss. Without help, the right call is any of those that a house may take, all equally likely.
+
+    Args:
+        numbers: what is drawn from.
+        words: names, texts and phrasings of the tasks.
+        calls: how many calls a task may take, each number as often.
+    """
+    while True:
+        yield _lesson(numbers, make_task(words, numbers, numbers.choice(calls)))
+
+
+def hint_for(call: Call, error: str) -> str:
+    """Return the hint that is made of a house's error for a call.
+
+    Raises:
+        ValueError: no template has a hint for it.
+    """
+    kind, details = classify(error, tool_name=call.tool, arguments=call.arguments)
+    hint = _hints()(kind, {**details, "tool_name": call.tool, "error_message": error})
+    if hint is None:
+        raise ValueError(f"no hint for the answer {error!r} to a call of {call.tool}: is it an error?")
+    return hint
+
+
+def _lesson(numbers: random.Random, task: Task) -> Lesson:
+    customs = {name: numbers.choice(effect.signatures) for name, effect in EFFECTS.items()}
+    house = HouseStyle(customs)
+    house.reset(**task)
+    messages, learned = list(task["prompt"]), []
+    for effect, *values in task["steps"]:
+        right = call_with(customs[effect], values)
+        help_with = numbers.choice(("nothing", "hint", "error"))
+        if help_with != "nothing":
+            wrong = _wrong_call(numbers, effect, values, right)
+            answer, _ = call_tool(tools_of(house), wrong.tool, wrong.arguments)
+            if help_with == "hint":
+                messages.append({"role": "system", "content": hint_for(wrong, answer["error"])})
+            else:
+                messages += [wrong.message(), result_of(wrong, answer)]
+        learned.append(len(messages))
+        messages += [right.message(), result_of(right, call_tool(tools_of(house), right.tool, right.arguments)[0])]
+    return Lesson([*messages, DONE], [*learned, len(messages)])
+
+
+def _wrong_call(numbers: random.Random, effect: str, values: Sequence[str], right: Call) -> Call:
+    """Draw a call as another house takes it, or the right one without its last argument."""
+    others = [call_with(signature, values) for signature in EFFECTS[effect].signatures]
+    incomplete = right._replace(arguments=dict(list(right.arguments.items())[:-1]))
+    return numbers.choice([*(call for call in others if call != right), incomplete])
+
+
+def result_of(call: Call, answer: Any) -> Message:
+    """The message that the model reads after a call, in TRL's form."""
+    return {"role": "tool", "name": call.tool, "content": str(answer)}
+
+
+@cache
+def _hints() -> Callable[[str, dict[str, Any]], str | None]:
+    return as_collator_hint(LayeredHints())
