@@ -86,6 +86,8 @@ def _resolved(given: Any) -> Any:
     for section_path in ("data", "channels", "channels.grpo", "channels.sdpo", "channels.replay", "optimizer"):
         _section(config, tuple(section_path.split(".")))
     model, data, environment = config.get("model"), config["data"], config.get("environment")
+    if isinstance(grpo := _section(config, ("channels", "grpo")), dict):
+        grpo.setdefault("rollout_loop", "auto")
     if isinstance(model, dict):
         if model.get("name") == BUNDLED_MODEL:
             model.setdefault("chat_template", "qwen2_5")
