@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,121 +11,69 @@ import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
     from composer_replication.evaluation.episodes import EpisodeEvaluation
     from composer_replication.evaluation.logs import LogEvaluation
-    from composer_replication.evaluation.overlap import Trained
     from composer_replication.evaluation.results import Evaluation
 
-_TASKS, _LOGS, _OUTPUT = "With an environment", "With logs", "Results"
+
+def _acting(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel="With an environment", **more)
+
+
+def _logged(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel="With logs", **more)
+
+
+_MODEL = (
+    "A run that `train` wrote (its newest checkpoint), a folder with a checkpoint or a LoRA adapter, a model's id on "
+)
+_MODEL += "the hub, or smollm2."
+_ENV = "house_style, python_tasks, module:Class or path.py:Class."
+_TRAINED_ON = "What MODEL was trained on, if it is not in a run: a run, traces, or a file of tasks or pairs."
+_TASKS = "Tasks, .jsonl or .parquet: a `prompt` a row, and the columns that reset reads."
+_SHARE = "Share of the sessions that is held out. (default: data.held_out of the run, or all)"
+_AN_ARGUMENT = {"metavar": "KEY=VALUE"}
+_A_FILE = {"metavar": "FILE", "exists": True}
 
 
 def evaluate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A run that `train` wrote (its newest checkpoint), a folder with a checkpoint or a LoRA adapter, a "
-            "model's id on the hub, or smollm2.",
-            show_default=False,
-        ),
-    ],
-    env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="house_style, python_tasks, module:Class or path.py:Class.",
-            rich_help_panel=_TASKS,
-        ),
-    ] = None,
-    traces: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder that `ingest` wrote.", rich_help_panel=_LOGS)
-    ] = None,
-    pairs: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Pairs of `pairs` or `normalize`. Repeatable.", rich_help_panel=_LOGS),
-    ] = None,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
+    env: Annotated[str | None, _acting(_ENV, metavar="NAME")] = None,
+    traces: Annotated[Path | None, _logged("A folder that `ingest` wrote.", metavar="DIR", exists=True)] = None,
+    pairs: Annotated[list[Path] | None, _logged("Pairs of `pairs` or `normalize`. Repeatable.", **_A_FILE)] = None,
     against: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL|DIR", help="Another model, or its saved results, to compare with."),
+        str | None, typer.Option(metavar="MODEL|DIR", help="Another model, or its saved results, to compare with.")
     ] = None,
-    trained_on: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="What MODEL was trained on, if it is not in a run: a run, traces, or a file of tasks or pairs.",
-        ),
-    ] = None,
-    n: Annotated[int, typer.Option("--n", min=1, help="Maximum number of tasks.", rich_help_panel=_TASKS)] = 100,
-    k: Annotated[int, typer.Option("--k", min=1, help="Also report pass@k.", rich_help_panel=_TASKS)] = 1,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Episodes of each task. (default: k)", rich_help_panel=_TASKS)
-    ] = None,
-    tasks: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Tasks as .jsonl or .parquet: a `prompt` a row, and the columns that reset reads.",
-            rich_help_panel=_TASKS,
-        ),
-    ] = None,
+    trained_on: Annotated[Path | None, typer.Option(metavar="PATH", exists=True, help=_TRAINED_ON)] = None,
+    n: Annotated[int, _acting("Maximum number of tasks.", "--n", min=1)] = 100,
+    k: Annotated[int, _acting("Also report pass@k.", "--k", min=1)] = 1,
+    samples: Annotated[int | None, _acting("Episodes of each task. (default: k)", min=1)] = None,
+    tasks: Annotated[Path | None, _acting(_TASKS, **_A_FILE)] = None,
     split: Annotated[
-        Literal["held_out", "dev", "train"],
-        typer.Option(help="Part of the tasks of a built-in environment.", rich_help_panel=_TASKS),
+        Literal["held_out", "dev", "train"], _acting("Part of the tasks of a built-in environment.")
     ] = "held_out",
-    env_arg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Argument of the environment. Repeatable.", rich_help_panel=_TASKS),
-    ] = None,
+    env_arg: Annotated[list[str] | None, _acting("Argument of the environment. Repeatable.", **_AN_ARGUMENT)] = None,
     task_arg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Argument of the task generator. Repeatable.", rich_help_panel=_TASKS),
+        list[str] | None, _acting("Argument of the task generator. Repeatable.", **_AN_ARGUMENT)
     ] = None,
-    pass_reward: Annotated[
-        float, typer.Option(help="An episode with this reward has passed.", rich_help_panel=_TASKS)
-    ] = 1.0,
-    temperature: Annotated[
-        float, typer.Option(min=0.0, help="Of sampling; 0 takes the likeliest token.", rich_help_panel=_TASKS)
-    ] = 1.0,
-    max_tokens: Annotated[
-        int,
-        typer.Option(min=1, help="Maximum tokens of an episode, results of tools included.", rich_help_panel=_TASKS),
-    ] = 1024,
-    held_out_share: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Share of the sessions that is held out. (default: data.held_out of the run)",
-            rich_help_panel=_LOGS,
-        ),
-    ] = None,
-    use_all: Annotated[
-        bool, typer.Option("--all", help="Use all sessions: training has seen none of them.", rich_help_panel=_LOGS)
-    ] = False,
+    pass_reward: Annotated[float, _acting("An episode with this reward, or more, has passed.")] = 1.0,
+    temperature: Annotated[float, _acting("Of sampling; 0 takes the likeliest token.", min=0.0)] = 1.0,
+    max_tokens: Annotated[int, _acting("Maximum tokens of an episode, results of tools included.", min=1)] = 1024,
+    held_out_share: Annotated[float | None, _logged(_SHARE, min=0.0, max=1.0)] = None,
+    use_all: Annotated[bool, _logged("Use all sessions: training has seen none of them.", "--all")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Episodes, or rows of logs, at once.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Of the tasks, the sampling and the intervals.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            file_okay=False,
-            help="Write results.jsonl and summary.json.",
-            rich_help_panel=_OUTPUT,
-        ),
+        typer.Option("--output", "-o", metavar="DIR", file_okay=False, help="Write results.jsonl and summary.json."),
     ] = None,
-    save_samples: Annotated[
-        bool, typer.Option("--save-samples", help="Keep the messages of every episode.", rich_help_panel=_OUTPUT)
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of tables.", rich_help_panel=_OUTPUT)
-    ] = False,
+    save_samples: Annotated[bool, _acting("Write the messages of every episode, too.", "--save-samples")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Evaluate a model on tasks or logs that it was not trained on, with 95 % intervals.
 
@@ -138,20 +86,31 @@ def evaluate(
     Exit code 1: the model or the data cannot be used, or training has seen the data.
     """
     from composer_replication.cli.train import quiet_loading
+    from composer_replication.envs import registry
     from composer_replication.evaluation import overlap
+    from composer_replication.evaluation.models import checkpoint_of
     from composer_replication.evaluation.results import is_saved, read_results, summarised, write_results
 
     if (env is not None) + (traces is not None or bool(pairs)) != 1:
         raise typer.BadParameter("give --env, or logs with --traces or --pairs")
+    if env is not None and ":" not in env and env not in registry.NAMES:
+        known = ", ".join(registry.NAMES)
+        raise typer.BadParameter(f"--env: there is no environment {env!r}: give {known}, module:Class or path.py:Class")
+    if k > (samples or k):
+        raise typer.BadParameter(f"--k {k} needs as many samples of each task, and --samples is {samples}")
     if held_out_share is not None and use_all:
         raise typer.BadParameter("give --held-out-share or --all, not both")
+    if save_samples and output is None:
+        raise typer.BadParameter("--save-samples needs a folder to write to: give -o DIR")
     quiet_loading()
+    models = [checkpoint_of(model)]
     saved = read_results(Path(against)) if against is not None and is_saved(Path(against)) else None
-    named = (
-        overlap.trained_by_run(model) if trained_on is None else overlap.trained_on(trained_on, tasks=env is not None)
-    )
-    rival = overlap.trained_by_run(against) if against is not None and saved is None else None
-    trained = [one for one in (named, rival) if one is not None]
+    if against is not None and saved is None:
+        models.append(checkpoint_of(against))
+    trained = [overlap.trained_by_run(name) for name in models]
+    if trained_on is not None:
+        trained[0] = overlap.trained_on(trained_on, tasks=env is not None)
+    known_data = [one for one in trained if one is not None]
     subject: EpisodeEvaluation | LogEvaluation
     if env is not None:
         from composer_replication.evaluation.episodes import EpisodeEvaluation
@@ -162,7 +121,7 @@ def evaluate(
             tasks=tasks,
             split=split,
             n=n,
-            samples=k if samples is None else samples,
+            samples=samples or k,
             k=k,
             pass_reward=pass_reward,
             seed=seed,
@@ -172,33 +131,31 @@ def evaluate(
             batch_size=batch_size,
             save_samples=save_samples,
         )
-        for one in trained:
+        for one in known_data:
             overlap.check_tasks(subject.tasks, one)
     else:
         from composer_replication.evaluation.logs import LogEvaluation
 
-        share = next((one.data.held_out for one in trained if one.data.held_out), None)
+        share = next((one.data.held_out for one in known_data if one.data.held_out), None)
         subject = LogEvaluation.of_files(
             traces,
             pairs or (),
-            trained=trained,
+            trained=known_data,
             share=None if use_all else share if held_out_share is None else held_out_share,
-            config=named.config if named is not None else None,
+            config=trained[0].config if trained[0] is not None else None,
             batch_size=batch_size,
         )
-    ours, theirs = _evaluated(subject, model, against, saved, device, shown=not as_json)
-    summary = summarised(ours, theirs, subject.measures, seed=seed) | _gap(env, named, ours)
+    ours, theirs = [*_evaluations(subject, models, device, shown=not as_json), saved][:2]
+    assert ours is not None
+    summary = summarised(ours, theirs, subject.measures, seed=seed) | {"warnings": subject.warnings}
+    if env is not None and trained[0] is not None:
+        summary["training"] = overlap.training_gap(trained[0], summary["measures"]["reward"]["value"])
     if output is not None:
         write_results(output, summary, ours, theirs)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
-        return
-    console = Console(emoji=False, highlight=False)
-    _show(console, summary)
-    for warning in getattr(subject, "warnings", ()):
-        console.print(f"[yellow]warning:[/] {escape(warning)}")
-    if output is not None:
-        console.print(f"results: {escape(str(output))}", soft_wrap=True)
+    else:
+        _show(Console(emoji=False, highlight=False), summary, output)
 
 
 def _values(option: str, given: Sequence[str] | None) -> dict[str, Any]:
@@ -211,80 +168,53 @@ def _values(option: str, given: Sequence[str] | None) -> dict[str, Any]:
     return values
 
 
-def _evaluated(
-    subject: EpisodeEvaluation | LogEvaluation,
-    model: str,
-    against: str | None,
-    saved: Evaluation | None,
-    device: str,
-    *,
-    shown: bool,
-) -> tuple[Evaluation, Evaluation | None]:
+def _evaluations(
+    subject: EpisodeEvaluation | LogEvaluation, models: Sequence[str], device: str, *, shown: bool
+) -> Iterator[Evaluation]:
     """Evaluate one model after the other: only one is in memory at a time."""
     from composer_replication.evaluation.models import load_evaluated
     from composer_replication.evaluation.results import Evaluation
 
     errors = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    made: list[Evaluation] = []
     tokenizer: Any = None
     with Progress(*columns, console=errors, transient=True, disable=not (shown and errors.is_terminal)) as progress:
-        for name in [model] if against is None or saved is not None else [model, against]:
+        for name in models:
             bar = progress.add_task(f"Loading {escape(name)}", total=None)
-            loaded, tokenizer = load_evaluated(name, device=device, like=tokenizer)
-            progress.update(bar, description=f"Evaluating {escape(name)}")
 
-            def came(done: int, total: int, bar: Any = bar) -> None:
-                progress.update(bar, completed=done, total=total)
+            def came(done: int, total: int, bar: TaskID = bar, name: str = name) -> None:
+                progress.update(bar, completed=done, total=total, description=f"Evaluating {escape(name)}")
 
-            outcomes = subject.outcomes(loaded, tokenizer, came)
-            made.append(Evaluation(subject.kind, name, dict(subject.settings), outcomes))
-            del loaded
-    ours, *others = made
-    return ours, saved or next(iter(others), None)
+            model, tokenizer = load_evaluated(name, device=device, like=tokenizer)
+            outcomes = subject.outcomes(model, tokenizer, came)
+            del model
+            yield Evaluation(subject.kind, name, dict(subject.settings), outcomes)
 
 
-def _gap(env: str | None, trained: Trained | None, ours: Evaluation) -> dict[str, Any]:
-    """Compare the reward of the last training steps with that on the tasks here."""
-    from composer_replication.evaluation.overlap import training_reward
-
-    reward = training_reward(trained) if env is not None and trained is not None else None
-    if reward is None:
-        return {}
-    held_out = sum(one["reward"] for one in ours.outcomes) / len(ours.outcomes)
-    return {"training": {"reward": reward, "held_out_reward": held_out, "gap": reward - held_out}}
-
-
-def _show(console: Console, summary: dict[str, Any]) -> None:
-    against, differences = summary.get("against"), summary.get("differences", {})
-    table = Table("", *(["MODEL"] if against is None else ["MODEL", "against", "difference", "p"]))
+def _show(console: Console, summary: dict[str, Any], output: Path | None) -> None:
+    against, differences = summary.get("against") or {}, summary.get("differences") or {}
+    unit = "tasks" if summary["kind"] == "environment" else "sessions"
+    table = Table("", unit, "MODEL", *(["against", "difference", "p"] if against else []))
     for column in table.columns[1:]:
         column.justify = "right"
     for name, one in summary["measures"].items():
-        cells = [name.replace("_", " "), _interval(one["value"], one)]
-        if against is not None:
-            other, difference = against["measures"].get(name), differences.get(name)
-            cells.append("" if other is None else _interval(other["value"], other))
-            cells += (
-                ["", ""]
-                if difference is None
-                else [
-                    _interval(difference["difference"], difference, sign="+"),
-                    f"{difference['p_value']:.3g}",
-                ]
-            )
+        cells = [name.replace("_", " "), f"{one['clusters']:,}", _interval(one["value"], one)]
+        if name in differences:
+            other, difference = against["measures"][name], differences[name]
+            cells += [_interval(other["value"], other), _interval(difference["difference"], difference, "+")]
+            cells.append(f"{difference['p_value']:.3g}")
         table.add_row(*cells)
     console.print(table)
-    clusters = next(iter(summary["measures"].values()))["clusters"]
-    what = "tasks" if summary["kind"] == "environment" else "sessions"
-    console.print(f"{clusters:,} {what}; 95 % intervals over {what}", soft_wrap=True)
-    if against is not None:
-        console.print(f"MODEL: {escape(summary['model'])}; against: {escape(against['model'])}", soft_wrap=True)
+    rival = f"; against: {escape(against['model'])}" if against else ""
+    console.print(f"95 % intervals over {unit}; MODEL: {escape(summary['model'])}{rival}", soft_wrap=True)
     if gap := summary.get("training"):
         console.print(
-            f"reward in the last training steps {gap['reward']:.3f}, here {gap['held_out_reward']:.3f}: "
-            f"a gap of {gap['gap']:+.3f}"
+            "reward in the last training steps {training_reward:.3f}, here {held_out_reward:.3f}".format(**gap)
         )
+    for warning in summary["warnings"]:
+        console.print(f"[yellow]warning:[/] {escape(warning)}", soft_wrap=True)
+    if output is not None:
+        console.print(f"results: {escape(str(output))}", soft_wrap=True)
 
 
 def _interval(value: float, ends: dict[str, Any], sign: str = "") -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from composer_replication._arguments import check_choice
 from composer_replication.envs import registry
 from composer_replication.envs.contract import Split, Task, task_id
 from composer_replication.envs.reset_text import begin_episode
@@ -22,12 +21,17 @@ from composer_replication.run.environment import RolloutParts
 from composer_replication.run.sections import DataSection, EnvironmentSection
 
 # The settings of a run, as the options of the command are called.
-_OPTIONS = {"environment.class": "--env", "environment.arguments": "--env-arg", "data.prompts": "--tasks"}
+_OPTIONS = {
+    "environment.class": "--env",
+    "environment.arguments": "--env-arg",
+    "data.prompts": "--tasks",
+    "make_tasks()": "--task-arg: the task generator",
+}
 
 
 @dataclass(frozen=True)
 class EpisodeEvaluation:
-    """Tasks that are played a number of times each. Use `of_environment`."""
+    """Tasks that are played a number of times each. Use `of_environment`. `warnings` are for the user."""
 
     settings: dict[str, Any]
     factory: Callable[[], Any]
@@ -35,6 +39,7 @@ class EpisodeEvaluation:
     playing: EpisodeSettings
     batch_size: int
     save_samples: bool
+    warnings: list[str] = field(default_factory=list)
     kind = "environment"
 
     @classmethod
@@ -77,7 +82,6 @@ class EpisodeEvaluation:
         pass_at_k(samples, 0, k)
         made_by = name
         if ":" not in name:
-            check_choice("--env", name, (*registry.NAMES, "module:Class", "path.py:Class"))
             environment, make_tasks = registry.built_in(name)
             made_by = f"{environment.__module__}:{environment.__qualname__}"
         elif tasks is None:
@@ -146,7 +150,7 @@ class EpisodeEvaluation:
     def measures(self, outcomes: Sequence[Outcome]) -> dict[str, Measure]:
         """Return what is measured in episodes, by task."""
         k = self.settings["k"]
-        passed = measure(outcomes, "task_id", lambda one: float(one["passed"]), is_share=True)
+        passed = measure(outcomes, "task_id", lambda one: one["passed"], is_share=True)
         made = {"pass@1": passed}
         if k > 1:
             of_tasks = {

@@ -27,7 +27,7 @@ Statistic: TypeAlias = Callable[[Collection[Cluster]], float]
 
 
 class Estimate(NamedTuple):
-    """A statistic over clusters with its 95 % interval; there is no interval for a single cluster."""
+    """A statistic over clusters with its 95 % interval; None: the clusters are all alike, or there is only one."""
 
     value: float
     low: float | None
@@ -62,9 +62,16 @@ def estimate(
     value, number = statistic(clusters), len(clusters)
     if is_share and (value in (0, 1) or all(one.number == 1 and one.total in (0, 1) for one in clusters)):
         return Estimate(value, *wilson(value * number, number), "wilson", number)
-    if number == 1:
-        return Estimate(value, None, None, "none", number)
-    return Estimate(value, *bootstrap(list(clusters), statistic, seed=seed), "bootstrap", number)
+    low, high = interval(list(clusters), statistic, seed=seed)
+    return Estimate(value, low, high, "bootstrap", number)
+
+
+def interval(
+    items: Sequence[Item], statistic: Callable[[Sequence[Item]], float], *, seed: int = 0
+) -> tuple[float, float] | tuple[None, None]:
+    """Return the 95 % interval of a bootstrap; None if items that are all alike, or a single one, give it no width."""
+    low, high = bootstrap(items, statistic, seed=seed)
+    return (None, None) if low == high else (low, high)
 
 
 def wilson(successes: float, trials: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,9 @@ class LogEvaluation:
             logs.add_pairs(corrected, "correction")
         logs.add_pairs(self.pairs)
         if not logs.rows:
-            raise ValueError(f"nothing can be scored: {logs.stats.dropped()}")
+            raise ValueError(f"nothing can be scored: {logs.stats.dropped() or 'there is no pair'}")
+        if dropped := logs.stats.dropped():
+            self.warnings = list(dict.fromkeys([*self.warnings, f"some pairs are left out: {dropped}"]))
         return logs.score(model, batch_size=self.batch_size, on_progress=on_progress)
 
     def measures(self, outcomes: Sequence[Outcome]) -> dict[str, Measure]:
@@ -169,24 +172,20 @@ def log_measures(outcomes: Sequence[Outcome]) -> dict[str, Measure]:
     for one in outcomes:
         of_kind.setdefault(one["kind"], []).append(one)
     made: dict[str, Measure] = {}
-    for kind, chosen in (("pair", "chosen"), ("correction", "correction")):
+    for kind in ("pair", "correction"):
         if pairs := of_kind.get(kind):
-            made |= {
-                f"{kind}s_preferred": measure(pairs, "session", lambda one: float(_margin(one) > 0), is_share=True),
-                f"{kind}s_preferred_per_token": measure(
-                    pairs, "session", lambda one: float(_margin(one, per_token=True) > 0), is_share=True
-                ),
-                f"{chosen}_logprob": _logprob(pairs, "chosen_logprob", "chosen_tokens"),
-                f"{'rejected' if kind == 'pair' else 'corrected'}_logprob": _logprob(
-                    pairs, "rejected_logprob", "rejected_tokens"
-                ),
-            }
+            by_token = partial(_is_preferred, per_token=True)
+            made[f"{kind}s_preferred"] = measure(pairs, "session", _is_preferred, is_share=True)
+            made[f"{kind}s_preferred_per_token"] = measure(pairs, "session", by_token, is_share=True)
+            name = "chosen" if kind == "pair" else kind
+            made[f"{name}_logprob"] = _logprob(pairs, "chosen_logprob", "chosen_tokens")
+    if pairs := of_kind.get("pair"):
+        made["rejected_logprob"] = _logprob(pairs, "rejected_logprob", "rejected_tokens")
     if erring := of_kind.get("erring_turn"):
         made["erring_turn_logprob"] = _logprob(erring, "logprob")
         made["erring_turn_hinted_logprob"] = _logprob(erring, "hinted_logprob")
     if good := of_kind.get("good_turns"):
-        made["good_turns_logprob"] = _logprob(good, "logprob")
-        made["good_turns_perplexity"] = made["good_turns_logprob"]._replace(statistic=perplexity)
+        made["good_turns_perplexity"] = _logprob(good, "logprob")._replace(statistic=perplexity)
     return made
 
 
@@ -194,8 +193,8 @@ def _logprob(outcomes: Sequence[Outcome], key: str, tokens: str = "tokens") -> M
     return measure(outcomes, "session", lambda one: one[key], lambda one: one[tokens])
 
 
-def _margin(pair: Outcome, *, per_token: bool = False) -> float:
+def _is_preferred(pair: Outcome, *, per_token: bool = False) -> bool:
     chosen, rejected = (
         pair[f"{side}_logprob"] / (pair[f"{side}_tokens"] if per_token else 1) for side in ("chosen", "rejected")
     )
-    return float(chosen - rejected)
+    return bool(chosen > rejected)

@@ -16,7 +16,7 @@ def load_evaluated(name: str, *, device: str = "auto", like: Any = None) -> tupl
     """Load a model and its tokenizer.
 
     Args:
-        name: as for `load_checkpoint`; a run folder stands for its newest complete checkpoint.
+        name: as for `load_checkpoint`.
         device: as for `choose_device`.
         like: another model's tokenizer, which is used instead if its vocabulary is the same: models that are compared
             see the same chat template.
@@ -27,7 +27,7 @@ def load_evaluated(name: str, *, device: str = "auto", like: Any = None) -> tupl
     """
     place = choose_device(device)
     try:
-        model, tokenizer = load_checkpoint(_checkpoint(name), "auto")
+        model, tokenizer = load_checkpoint(name, "auto")
     except (MissingExtraError, SmolLM2NotInstalledError):
         raise
     except Exception as error:  # a damaged checkpoint may raise anything
@@ -40,11 +40,16 @@ def load_evaluated(name: str, *, device: str = "auto", like: Any = None) -> tupl
     return model.to(place).eval(), tokenizer
 
 
-def _checkpoint(name: str) -> str:
+def checkpoint_of(name: str) -> str:
+    """Return the newest complete checkpoint of a run folder; any other name is returned as it is.
+
+    Raises:
+        ValueError: the run has no complete checkpoint.
+    """
     folder = Path(name).expanduser()
     if not is_run(folder):
         return name
     found = last_complete_checkpoint(folder)
     if found is None:
-        raise ValueError("the run has no complete checkpoint")
+        raise ValueError(f"{name} is a run without a complete checkpoint: there is nothing to evaluate")
     return str(found)

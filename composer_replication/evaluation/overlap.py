@@ -100,20 +100,22 @@ def _content(row: Mapping[str, Any], columns: Iterable[str]) -> str:
     return json.dumps(given, sort_keys=True, default=str)
 
 
-def training_reward(trained: Trained) -> float | None:
-    """Return the mean reward of the last ten logged steps of a run; None if it logged none.
+def training_gap(trained: Trained, held_out_reward: float) -> dict[str, float]:
+    """Return the mean reward of a run's last ten logged steps, and by how much it is above that on held-out tasks.
 
-    With reward functions besides the environment's own, only the environment's counts.
+    With reward functions besides the environment's own, only the environment's counts. Empty if none was logged.
     """
     file = trained.place / "metrics.jsonl"
-    if trained.config is None or not file.is_file():
-        return None
-    named = (trained.config.environment.class_ or "") if trained.config.environment is not None else ""
-    own = f"rewards/{named.rpartition(':')[2]}/mean"
+    if trained.config is None or trained.config.environment is None or not file.is_file():
+        return {}
+    own = f"rewards/{(trained.config.environment.class_ or '').rpartition(':')[2]}/mean"
     logged = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     rewards = [step.get(own, step.get("reward")) for step in logged]
     last = [reward for reward in rewards if isinstance(reward, int | float)][-_LAST_STEPS:]
-    return sum(last) / len(last) if last else None
+    if not last:
+        return {}
+    reward = sum(last) / len(last)
+    return {"training_reward": reward, "held_out_reward": held_out_reward, "gap": reward - held_out_reward}
 
 
 def check_sessions(evaluated: Iterable[str], trained: Trained, sessions: Sessions) -> int:

@@ -10,7 +10,7 @@ from itertools import product
 from typing import NamedTuple
 
 from composer_replication._arguments import check_count
-from composer_replication.evaluation.intervals import Cluster, Statistic, bootstrap, mean
+from composer_replication.evaluation.intervals import Cluster, Statistic, interval, mean
 
 _Both = tuple[Cluster, Cluster]
 
@@ -20,8 +20,8 @@ _DRAWN_SWAPS = 2000
 
 
 class Comparison(NamedTuple):
-    """Ours minus theirs, with its 95 % interval (None for a single cluster), the p-value (two-sided), and the clusters
-    in which ours is higher and lower."""
+    """Ours minus theirs, with its 95 % interval (None: see `interval`), the p-value (two-sided), and the clusters in
+    which ours is higher and lower."""
 
     difference: float
     low: float | None
@@ -51,7 +51,7 @@ def compare(
     is_binary = all(cluster.number == 1 and cluster.total in (0, 1) for pair in both for cluster in pair)
     p_value = mcnemar(higher, lower) if is_binary else permutation(both, statistic, seed=seed)
     difference = partial(_difference, statistic=statistic)
-    low, high = bootstrap(both, difference, seed=seed) if len(both) > 1 else (None, None)
+    low, high = interval(both, difference, seed=seed)
     test = "mcnemar" if is_binary else "permutation"
     return Comparison(difference(both), low, high, p_value, test, len(both), higher, lower)
 

@@ -44,19 +44,19 @@ def measure(
     weight: Callable[[Outcome], float] = lambda _: 1.0,
     *,
     is_share: bool = False,
-    statistic: Statistic = mean,
 ) -> Measure:
     """Add up values and their weights, by the outcomes' key that says which cluster they belong to."""
     sums: dict[str, Cluster] = {}
     for one in outcomes:
         total, number = sums.get(one[cluster], (0.0, 0.0))
         sums[one[cluster]] = Cluster(total + value(one), number + weight(one))
-    return Measure(sums, is_share, statistic)
+    return Measure(sums, is_share)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The outcomes of one model, with what they depend on: `settings` are equal for models that can be compared."""
+    """The outcomes of one model, with what they depend on: `kind` ("environment" or "logs") and `settings` are equal
+    for models that can be compared."""
 
     kind: str
     model: str

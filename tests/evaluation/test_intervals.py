@@ -74,7 +74,8 @@ def test_a_share_of_single_values_or_without_width_has_wilsons_interval() -> Non
     assert estimate([Cluster(4.0, 4.0)] * 10, is_share=True)[:3] == (1.0, *wilson(10, 10))
 
 
-def test_a_single_cluster_has_no_interval() -> None:
-    assert estimate([Cluster(3.0, 4.0)]) == (0.75, None, None, "none", 1)
+def test_clusters_that_are_all_alike_have_no_interval() -> None:
+    assert estimate([Cluster(3.0, 4.0)]) == (0.75, None, None, "bootstrap", 1)
+    assert estimate([Cluster(3.0, 4.0)] * 5) == (0.75, None, None, "bootstrap", 5)
     with pytest.raises(ValueError, match="clusters must be a positive whole number, got 0"):
         estimate([])

@@ -64,13 +64,14 @@ def test_turns_are_scored_as_plain_logits_would(tmp_path: Path) -> None:
     again = logs.score(model, batch_size=64, on_progress=lambda *progress: seen.append(progress))
     assert [one["kind"] for one in again] == [one["kind"] for one in outcomes]
     assert [one.get("logprob", 0) for one in again] == pytest.approx([one.get("logprob", 0) for one in outcomes])
-    assert seen[-1] == (6, 6)
+    assert seen[-1] == (3, 3)
 
 
 def test_a_correction_is_scored_in_place_of_the_turn_that_erred(tmp_path: Path) -> None:
     logs, model = held_out_logs(), tiny_model(vocab_size=640, seed=1)
     (trace,) = load_traces(trace_folder(tmp_path, sessions=1))
     logs.add_traces([("s", trace)])
+    logs.add_pairs((("s", pair) for pair in corrections(trace)), "correction")
     (correction,) = [one for one in logs.score(model, batch_size=1) if one["kind"] == "correction"]
     (turns,) = [row for _, row in logs.rows if isinstance(row, TraceRow)]
     (site,) = turns.sites
