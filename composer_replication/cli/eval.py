@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -159,6 +158,8 @@ def evaluate(
 
 
 def _values(option: str, given: Sequence[str] | None) -> dict[str, Any]:
+    import yaml
+
     values = {}
     for one in given or ():
         name, equals, text = one.partition("=")

@@ -179,8 +179,8 @@ def log_measures(outcomes: Sequence[Outcome]) -> dict[str, Measure]:
             made[f"{kind}s_preferred_per_token"] = measure(pairs, "session", by_token, is_share=True)
             name = "chosen" if kind == "pair" else kind
             made[f"{name}_logprob"] = _logprob(pairs, "chosen_logprob", "chosen_tokens")
-    if pairs := of_kind.get("pair"):
-        made["rejected_logprob"] = _logprob(pairs, "rejected_logprob", "rejected_tokens")
+            if kind == "pair":  # the turn that a correction corrects is an erring turn
+                made["rejected_logprob"] = _logprob(pairs, "rejected_logprob", "rejected_tokens")
     if erring := of_kind.get("erring_turn"):
         made["erring_turn_logprob"] = _logprob(erring, "logprob")
         made["erring_turn_hinted_logprob"] = _logprob(erring, "hinted_logprob")
