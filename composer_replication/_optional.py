@@ -84,7 +84,9 @@ EXTRAS: dict[str, Extra] = {
         "PRIME-RL recipe", ("prime_rl",), "not on the package index: install PRIME-RL from its repository"
     ),
     "quickstart": Extra("the demo", ("trl", "gguf", "rapidfuzz", "snowballstemmer", "starlette", "uvicorn")),
-    "dev": Extra("lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "data_juicer")),
+    "dev": Extra(
+        "lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "data_juicer", "openenv")
+    ),
 }
 
 

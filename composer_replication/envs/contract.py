@@ -7,6 +7,7 @@ An environment is a plain class in the form that TRL's `environment_factory` tak
 - Every other public method of the class, but `get_reward`, is a tool. An exception is an answer that the model reads.
 - `get_reward()` scores the episode.
 - `_feedback()`, if there is one, says what was wrong with the episode, for a hint; None says nothing.
+- `_close()`, if there is one, frees what the environment holds, such as a sandbox; `reset` may follow.
 
 docs/environments.md has the whole contract, with an example.
 """

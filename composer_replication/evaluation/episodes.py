@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from composer_replication.envs import registry
 from composer_replication.envs.contract import Split, Task, task_id
 from composer_replication.envs.reset_text import begin_episode
 from composer_replication.evaluation.intervals import Cluster
@@ -18,14 +18,14 @@ from composer_replication.evaluation.results import Measure, OnProgress, Outcome
 from composer_replication.generation.episodes import EpisodeSettings, run_episodes
 from composer_replication.run.data import load_training_data
 from composer_replication.run.environment import RolloutParts
-from composer_replication.run.sections import DataSection, EnvironmentSection
+from composer_replication.run.sections import DataSection, EnvironmentSection, TasksSection
 
 # The settings of a run, as the options of the command are called.
 _OPTIONS = {
     "environment.class": "--env",
     "environment.arguments": "--env-arg",
     "data.prompts": "--tasks",
-    "make_tasks()": "--task-arg: the task generator",
+    "environment.tasks": "--task-arg",
 }
 
 
@@ -63,7 +63,7 @@ class EpisodeEvaluation:
         """Make the environment and its tasks, and check them.
 
         Args:
-            name: of an environment of the package, or `module:Class` or `path.py:Class`.
+            name: as `environment.class` of a configuration.
             tasks: a file of tasks, .jsonl or .parquet; None: those of the package's environment, of one `split`.
             n: maximum number of tasks.
             samples: episodes of each task.
@@ -80,20 +80,17 @@ class EpisodeEvaluation:
             ValueError: there is no such environment or file, it cannot be used, or k is greater than `samples`.
         """
         pass_at_k(samples, 0, k)
-        made_by = name
-        if ":" not in name:
-            environment, make_tasks = registry.built_in(name)
-            made_by = f"{environment.__module__}:{environment.__qualname__}"
-        elif tasks is None:
+        if ":" in name and tasks is None:
             raise ValueError(f"--env: {name} has no tasks of its own: give a file of them with --tasks")
         try:
-            parts = RolloutParts(EnvironmentSection(class_=made_by, arguments=dict(arguments or {})))
-            if tasks is not None:
-                rows = load_training_data(DataSection(prompts=tasks, max_prompts=n)).prompts
-            else:
-                rows = make_tasks(split, n, seed=seed, **(task_arguments or {}))
+            generated = None
+            if tasks is None:
+                generated = TasksSection(split=split, count=n, seed=seed, arguments=dict(task_arguments or {}))
+            section = EnvironmentSection(class_=name, arguments=dict(arguments or {}), tasks=generated)
+            parts = RolloutParts(section)
+            rows = load_training_data(DataSection(prompts=tasks, max_prompts=n), section).prompts
             parts.check_columns(column for row in rows for column in row)
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             message = str(error)
             for setting, option in _OPTIONS.items():
                 message = message.replace(setting, option)
@@ -121,9 +118,13 @@ class EpisodeEvaluation:
             ValueError: the model or its chat template cannot be used for episodes.
         """
         waiting = [(task, sample) for task in self.tasks for sample in range(self.settings["samples"])]
-        environments = [self.factory() for _ in waiting[: self.batch_size]]
         outcomes: list[Outcome] = []
-        with torch.random.fork_rng():
+        with ExitStack() as stack:
+            environments: list[Any] = []
+            for _ in waiting[: self.batch_size]:
+                environments.append(self.factory())
+                stack.callback(getattr(environments[-1], "_close", lambda: None))
+            stack.enter_context(torch.random.fork_rng())
             torch.manual_seed(self.settings["seed"])
             while len(outcomes) < len(waiting):
                 on_progress(len(outcomes), len(waiting))

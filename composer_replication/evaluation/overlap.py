@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from composer_replication.envs.registry import NAMES, built_in
 from composer_replication.ingestion.store import holds_traces
 from composer_replication.run.configuration import Config
 from composer_replication.run.data import load_training_data, trained_pairs, trained_traces
@@ -74,11 +75,9 @@ def check_tasks(tasks: Sequence[Mapping[str, Any]], trained: Trained) -> int:
     Raises:
         ValueError: the training tasks cannot be read, or a task is one of them; the message names the first.
     """
-    if trained.data.prompts is None:
-        return 0
     settings = DataSection(prompts=trained.data.prompts, max_prompts=trained.data.max_prompts)
     try:
-        known = load_training_data(settings).prompts
+        known = load_training_data(settings, trained.config.environment if trained.config else None).prompts
     except ValueError as error:
         raise ValueError(f"{trained.place}: {error}; {_WAY_OUT}") from None
     columns = {name for row in known for name in row} & {name for row in tasks for name in row} - {"task_id"}
@@ -108,7 +107,8 @@ def training_gap(trained: Trained, held_out_reward: float) -> dict[str, float]:
     file = trained.place / "metrics.jsonl"
     if trained.config is None or trained.config.environment is None or not file.is_file():
         return {}
-    own = f"rewards/{(trained.config.environment.class_ or '').rpartition(':')[2]}/mean"
+    name = trained.config.environment.class_ or ""
+    own = f"rewards/{built_in(name).environment.__name__ if name in NAMES else name.rpartition(':')[2]}/mean"
     logged = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     rewards = [step.get(own, step.get("reward")) for step in logged]
     last = [reward for reward in rewards if isinstance(reward, int | float)][-_LAST_STEPS:]

@@ -16,6 +16,7 @@ from pydantic import model_validator
 from composer_replication.channels.fields import Settings, described
 from composer_replication.channels.hint_distillation import HintDistillation
 from composer_replication.channels.preference import Preference
+from composer_replication.envs.registry import NAMES
 from composer_replication.run.presets import PRESETS, PresetName
 from composer_replication.run.sections import (
     ChannelsSection,
@@ -24,6 +25,7 @@ from composer_replication.run.sections import (
     ModelSection,
     OptimizerSection,
     Section,
+    TasksSection,
     TrainingSection,
 )
 
@@ -232,8 +234,13 @@ def _rollouts(config: Config) -> Iterator[str]:
         yield "channels.lm: with an environment, channel 1 is channels.grpo; remove it"
     if config.data.traces is not None and not config.channels.sdpo.alpha:
         yield "data.traces: with an environment, traces serve channel 2, which is off; raise channels.sdpo.alpha"
-    if config.data.prompts is None:
-        yield "data.prompts: an environment needs prompts; give a .jsonl or .parquet file with a `prompt` column"
+    if environment.tasks is not None:
+        yield from _tasks(config, environment.class_, environment.tasks)
+    elif config.data.prompts is None:
+        yield (
+            "data.prompts: an environment needs prompts; give a .jsonl or .parquet file with a `prompt` column, or "
+            f"environment.tasks with one of {', '.join(NAMES)}"
+        )
     elif config.data.prompts.suffix not in (".jsonl", ".parquet"):
         yield f"data.prompts: {config.data.prompts} must end in .jsonl or .parquet"
     processes = launched_processes()
@@ -246,6 +253,18 @@ def _rollouts(config: Config) -> Iterator[str]:
             f"training.batch_size: batch_size x gradient_accumulation is {product} = {rollouts}, which is not a "
             f"multiple of channels.grpo.num_generations ({grpo.num_generations})"
         )
+
+
+def _tasks(config: Config, made_for: str | None, tasks: TasksSection) -> Iterator[str]:
+    if config.data.prompts is not None:
+        yield f"environment.tasks: {config.data.prompts} (data.prompts) gives prompts already; remove one of them"
+    if made_for not in NAMES:
+        yield (
+            f"environment.tasks: they are generated for {' and '.join(NAMES)}, not for {made_for}; "
+            "give data.prompts instead"
+        )
+    if tasks.split == "held_out":
+        yield "environment.tasks.split: held_out is for evaluation, of tasks that were never trained on; use train"
 
 
 def _optimizer(config: Config) -> Iterator[str]:

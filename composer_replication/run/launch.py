@@ -153,7 +153,7 @@ def checked_inputs(config: Config) -> RunInputs:
     """
     rollouts = RolloutParts(config.environment)
     arguments = checked_arguments(config, rollouts.weights)
-    data = load_training_data(config.data)
+    data = load_training_data(config.data, config.environment)
     rollouts.check_columns(name for row in data.prompts for name in row)
     if config.environment is not None and data.traces and not data.counts["traces"].get("error_turns"):
         raise ValueError(

@@ -28,6 +28,7 @@ from composer_replication.channels.hint_distillation import HintDistillation
 from composer_replication.channels.policy import CrossEntropy, Grpo
 from composer_replication.channels.preference import Preference
 from composer_replication.channels.settings import Watch
+from composer_replication.envs.contract import Split
 
 
 def _one_or_several(value: Any) -> Any:
@@ -142,14 +143,30 @@ def _rewards(value: Any) -> Any:
 _Rewards = BeforeValidator(_rewards, json_schema_input_type=str | RewardSection | list[str | RewardSection])
 
 
+class TasksSection(Section):
+    """Tasks that an environment of the package generates."""
+
+    split: Split = "train"
+    """The part of its tasks. held_out is for evaluation, and refused here."""
+    count: Count = 256
+    """Number of tasks."""
+    seed: CountOrZero = 0
+    """Random seed of the tasks."""
+    arguments: dict[str, Any] = {}
+    """Further keyword arguments of its `make_tasks`, such as calls: 2 for house_style."""
+
+
 class EnvironmentSection(Section):
     """The environment of the rollouts, and what scores them."""
 
     class_: Annotated[str | None, Field(alias="class", min_length=1)] = None
-    """module:Class or path.py:Class. Its public methods are the tools, `reset` begins an episode, `get_reward` (if
-    there is one) scores it. null: no tools, the rewards below score the answer."""
+    """house_style or python_tasks, which come with the package; module:Class or path.py:Class. Its public methods are
+    the tools, `reset` begins an episode, `get_reward` (if there is one) scores it. null: no tools, the rewards below
+    score the answer."""
     arguments: dict[str, Any] = {}
     """Keyword arguments for making the environment."""
+    tasks: TasksSection | None = None
+    """Generated tasks instead of data.prompts, for an environment of the package."""
     rewards: Annotated[tuple[RewardSection, ...], Field(strict=False), _Rewards] = ()
     """Reward functions, by name or with weight and arguments."""
 

@@ -32,6 +32,9 @@ class Lamp:
 
     def get_reward(self):
         return self._factor * self._bright
+
+    def _close(self):
+        Lamp.closed = getattr(Lamp, "closed", 0) + 1
 '''
 
 
@@ -62,6 +65,7 @@ def test_every_task_is_played_as_often_as_asked_and_scored_by_its_environment(la
     assert outcomes[3]["messages"][0]["role"] == "assistant"
     assert seen[0] == (0, 15)
     assert seen[-1] == (15, 15)
+    assert type(evaluation.factory()).closed == 4
     measured = evaluation.measures(outcomes)
     assert list(measured) == ["pass@1", "pass@2", "reward", "calls_per_episode", "tokens_per_episode"]
     assert sorted(measured["pass@1"].clusters.values()) == [(0.0, 3.0)] * 3 + [(3.0, 3.0)] * 2
@@ -106,12 +110,12 @@ def test_the_tasks_of_a_built_in_environment_are_those_of_its_split() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("nothing", {}, "environment must be one of 'house_style'"),
+        ("nothing", {}, "--env: 'nothing' must be one of house_style"),
         ("no.such.module:Thing", {"tasks": Path("x.jsonl")}, "--env: there is no module no.such.module"),
         ("a.module:Thing", {}, "--env: a.module:Thing has no tasks of its own: give a file of them with --tasks"),
         ("house_style", {"tasks": Path("gone.jsonl")}, "--tasks: gone.jsonl: there is no such file"),
-        ("house_style", {"arguments": {"size": 3}}, "--env-arg: .*HouseStyle does not take them"),
-        ("house_style", {"task_arguments": {"size": 3}}, "--task-arg: the task generator got an unexpected keyword"),
+        ("house_style", {"arguments": {"size": 3}}, "--env-arg: house_style does not take them"),
+        ("house_style", {"task_arguments": {"size": 3}}, "--task-arg: house_style cannot make them: .*size"),
         ("house_style", {"samples": 2, "k": 3}, "k is 3, and a task has 2 samples"),
     ],
 )

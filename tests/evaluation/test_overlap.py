@@ -64,6 +64,17 @@ def test_only_the_tasks_that_were_read_count_and_parquet_is_read_as_well(tmp_pat
         check_tasks(tasks[3:], trained_on(tmp_path / "tasks.parquet", tasks=True))
 
 
+def test_generated_tasks_are_generated_again(tmp_path: Path) -> None:
+    environment = {"class": "house_style", "tasks": {"count": 5, "seed": 3, "arguments": {"calls": 2}}}
+    data = trained_by_run(str(run_folder(tmp_path / "run", given(environment=environment), rewards=[0.5])))
+    assert data is not None
+    assert check_tasks(make_tasks("held_out", 6, calls=2), data) == 5
+    assert check_tasks(make_tasks("train", 6, seed=3, calls=2)[5:], data) == 5
+    with pytest.raises(ValueError, match="5 of 6 tasks"):
+        check_tasks(make_tasks("train", 6, seed=3, calls=2), data)
+    assert training_gap(data, 0.25)["gap"] == 0.25
+
+
 def test_training_tasks_that_are_gone_are_no_permission(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run", in_environment(tmp_path / "gone.jsonl"))
     data = trained_by_run(str(run))
