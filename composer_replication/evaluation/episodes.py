@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ class EpisodeEvaluation:
             "k": k,
             "pass_reward": pass_reward,
             "seed": seed,
-            **vars(playing),
+            **asdict(playing),
         }
         named = [{"task_id": task_id(row), **row} for row in rows]
         return cls(settings, parts.factory, named, playing, batch_size, save_samples)

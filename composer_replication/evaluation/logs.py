@@ -21,7 +21,7 @@ from composer_replication.chat_templates import TemplatedTokenizer, configured_e
 from composer_replication.envs.contract import task_id
 from composer_replication.evaluation.intervals import perplexity
 from composer_replication.evaluation.log_scores import RenderedLogs
-from composer_replication.evaluation.overlap import Trained, check_sessions
+from composer_replication.evaluation.overlap import Trained, check_sessions, read_traces
 from composer_replication.evaluation.results import Measure, OnProgress, Outcome, measure
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.ingestion.store import load_traces
@@ -76,9 +76,9 @@ class LogEvaluation:
             ValueError: something cannot be read, no session is left, or a session was trained on.
             FileNotFoundError: there are no traces in the folder.
         """
-        folders = dict.fromkeys([traces, *(one.data.traces for one in trained)])
-        sessions = Sessions(chain.from_iterable(load_traces(one) for one in folders if one is not None))
-        known = [] if traces is None else [(sessions.of(one.trace_id), one) for one in load_traces(traces)]
+        read = [] if traces is None else list(load_traces(traces))
+        sessions = Sessions(chain(read, *map(read_traces, trained)))
+        known = [(sessions.of(one.trace_id), one) for one in read]
         given = [(sessions.of_pair(one) or _opening(one), one) for file in pairs for one in training_pairs(file)]
         kept = {name for name, _ in (*known, *given) if share is None or is_held_out(name, share)}
         found = len({name for name, _ in (*known, *given)})

@@ -7,18 +7,20 @@ names the run, or its files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from composer_replication.envs.registry import NAMES, built_in
-from composer_replication.ingestion.store import holds_traces
+from composer_replication.ingestion.store import holds_traces, load_traces
 from composer_replication.run.configuration import Config
 from composer_replication.run.data import load_training_data, trained_pairs, trained_traces
 from composer_replication.run.held_out import Sessions
 from composer_replication.run.loading import load_config
 from composer_replication.run.sections import DataSection
+from composer_replication.traces import Trace
 
 _LAST_STEPS = 10
 _WAY_OUT = "start it where the run was started, or name what it was trained on with --trained-on"
@@ -48,17 +50,18 @@ def trained_by_run(model: str) -> Trained | None:
 
 
 def trained_on(place: Path, *, tasks: bool) -> Trained:
-    """Return what a user named: a run folder, a folder of traces, or a file, of tasks or else of pairs.
+    """Return what a user named: a run folder, a file of tasks or, without `tasks`, a folder of traces or pairs.
 
     Raises:
         ValueError: it is none of these.
     """
     if (found := trained_by_run(str(place))) is not None:
         return found
-    if holds_traces(place):
+    if holds_traces(place) and not tasks:
         return Trained(place, DataSection(traces=place))
     if not place.is_file():
-        raise ValueError(f"--trained-on: {place} is neither a run, nor a folder of traces, nor a file")
+        wanted = "a file of tasks" if tasks else "traces or a file of pairs"
+        raise ValueError(f"--trained-on: {place} is neither a run nor {wanted}")
     return Trained(place, DataSection(prompts=place) if tasks else DataSection(pairs=(place,)))
 
 
@@ -109,13 +112,28 @@ def training_gap(trained: Trained, held_out_reward: float) -> dict[str, float]:
         return {}
     name = trained.config.environment.class_ or ""
     own = f"rewards/{built_in(name).environment.__name__ if name in NAMES else name.rpartition(':')[2]}/mean"
-    logged = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    rewards = [step.get(own, step.get("reward")) for step in logged]
+    rewards: list[Any] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError):  # a line that was cut by a kill
+            step = json.loads(line)
+            rewards.append(step.get(own, step.get("reward")))
     last = [reward for reward in rewards if isinstance(reward, int | float)][-_LAST_STEPS:]
     if not last:
         return {}
     reward = sum(last) / len(last)
     return {"training_reward": reward, "held_out_reward": held_out_reward, "gap": reward - held_out_reward}
+
+
+def read_traces(trained: Trained) -> Iterator[Trace]:
+    """Yield all traces of the folder that training has read, those that it held out too.
+
+    Raises:
+        ValueError: there are none any more.
+    """
+    try:
+        yield from load_traces(trained.data.traces) if trained.data.traces is not None else ()
+    except FileNotFoundError as error:
+        raise ValueError(f"{trained.place}: data.traces: {error}; {_WAY_OUT}") from None
 
 
 def check_sessions(evaluated: Iterable[str], trained: Trained, sessions: Sessions) -> int:

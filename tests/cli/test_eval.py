@@ -139,6 +139,11 @@ def test_logs_are_evaluated_on_the_sessions_that_training_left_out(
         code, _, err = run(capsys, *asked, *option)
         assert (code, err.count("\n")) == (1, 1)
         assert "sessions are among those that" in err
+    gone = run_folder(tmp_path / "moved", given(data={"traces": "no/longer/here"}))
+    code, _, err = run(capsys, gone, "--traces", traces)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "data.traces: no/longer/here holds no traces" in err
+    assert "--trained-on" in err
     code, out, _ = run(capsys, folder / "model", "--traces", traces, "--json")
     assert json.loads(out)["settings"] | {"tokenizer": ""} == {
         "traces": str(traces),

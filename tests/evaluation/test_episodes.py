@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,8 @@ def test_the_tasks_of_a_built_in_environment_are_those_of_its_split() -> None:
     made = EpisodeEvaluation.of_environment("house_style", n=3, seed=2, split="dev", task_arguments={"calls": 2})
     assert made.tasks == make_tasks("dev", 3, seed=2, calls=2)
     assert made.settings["tasks"] == {"split": "dev", "calls": 2}
+    cool = EpisodeEvaluation.of_environment("house_style", n=3, playing=EpisodeSettings(temperature=0.5))
+    assert json.loads(json.dumps(cool.settings))["temperature"] == 0.5
     assert EpisodeEvaluation.of_environment("house_style", n=3).tasks == make_tasks("held_out", 3)
 
 

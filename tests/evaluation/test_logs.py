@@ -126,7 +126,8 @@ def test_what_counts_as_a_correction(tmp_path: Path, steps: list[Any], count: in
 
 def test_pairs_are_scored_with_their_sessions_and_those_that_cannot_be_used_are_counted() -> None:
     logs, model = held_out_logs(), tiny_model(vocab_size=640, seed=1)
-    rows = [Pair.of(pair(0)), Pair.of(pair(1, chosen="")), Pair.of(pair(2))]
+    long = [{"role": "user", "content": "Show me the file. " * 9}]  # the longest are scored first
+    rows = [Pair.of(pair(0)), Pair.of(pair(1, chosen="")), Pair.of(pair(2, state_messages=long))]
     logs.add_pairs(zip(("a", "b", "c"), rows, strict=True))
     outcomes = logs.score(model, batch_size=8)
     assert [(one["session"], one["pair"]) for one in outcomes] == [("a", "s::0000"), ("c", "s::0002")]

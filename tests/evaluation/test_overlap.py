@@ -93,7 +93,7 @@ def test_the_gap_is_that_of_the_last_ten_steps(tmp_path: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         for _ in range(10):
             file.write(json.dumps({"step": 16, "reward": 5.0, "rewards/HouseStyle/mean": 0.5}) + "\n")
-        file.write(json.dumps({"step": 16, "train_runtime": 3.0}) + "\n")
+        file.write(json.dumps({"step": 16, "train_runtime": 3.0}) + '\n{"step": 17, "rew')
     assert training_gap(data, 0.5)["gap"] == pytest.approx(0.0)
     (run / "metrics.jsonl").unlink()
     assert training_gap(data, 0.5) == {}
@@ -157,7 +157,5 @@ def test_sessions_of_pairs_are_refused_too_and_pairs_without_one_are_counted(tmp
         check_sessions(["k:b", "k:a"], data, Sessions())
     save_preference([pair(0), pair(1)], tmp_path / "trl.jsonl")  # type: ignore[list-item]
     assert check_sessions(["k:a"], trained_on(tmp_path / "trl.jsonl", tasks=False), Sessions()) == 2
-    with pytest.raises(
-        ValueError, match=r"--trained-on: .*nothing is neither a run, nor a folder of traces, nor a file"
-    ):
+    with pytest.raises(ValueError, match=r"--trained-on: .*nothing is neither a run nor a file of tasks"):
         trained_on(tmp_path / "nothing", tasks=True)
