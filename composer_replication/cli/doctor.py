@@ -53,6 +53,7 @@ def _show(console: Console, diagnosis: Diagnosis) -> None:
         extras.add_row(extra.name, extra.purpose, state + (f"\n{escape(extra.note)}" if extra.note else ""))
     console.print(extras)
     console.print(f"Weights of the model smollm2: {diagnosis.smollm2}", markup=False, soft_wrap=True)
+    console.print(f"Sandbox for model-written code: {diagnosis.sandbox}", markup=False, soft_wrap=True)
     console.print(f"To install an extra: {install_command('EXTRA')}", markup=False, soft_wrap=True)
 
 
