@@ -222,6 +222,19 @@ def test_many_environments_at_once_share_nothing() -> None:
         environments[number]._close()
 
 
+def test_the_weak_sandbox_is_had_by_its_name() -> None:
+    environment = begun(WRITE, sandbox="process")
+    environment.write_file("solution.py", RIGHT)
+    assert environment.run_tests() == "All 3 tests passed."
+    assert environment.get_reward() == 1.0
+    # It must be the weak one that ran: a confined solution sees no file of this machine.
+    look = f"import os\ndef digit_sum(number): return os.path.exists({__file__!r})"
+    for kind, seen in (("process", "True"), ("auto", "False")):
+        environment = begun(WRITE, sandbox=kind)
+        environment.write_file("solution.py", look)
+        assert environment.run_tests().count(f", got {seen}") == 3
+
+
 def test_closed_and_begun_again() -> None:
     environment = begun(WRITE)
     environment._close()
