@@ -23,8 +23,7 @@ import torch
 from rich.progress import track
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import tools_of
+from composer_replication.envs.contract import schemas_of
 from composer_replication.envs.house_style.customs import EFFECTS
 from composer_replication.envs.house_style.environment import HouseStyle
 from composer_replication.envs.house_style.lessons import Lesson, lessons
@@ -90,8 +89,7 @@ def build(folder: Path = CHECKPOINT, *, seed: int = 0, phases: Sequence[Phase] =
     """Train tokenizer and model, and write them to a folder."""
     numbers = random.Random(seed)
     taught = list(islice(lessons(numbers, made_up_words(numbers), calls=CALLS), LESSONS))
-    tools = tool_definitions(list(tools_of(HouseStyle()).values()))
-    assert tools is not None
+    tools = schemas_of(HouseStyle())
     tokenizer = train_tokenizer(_texts(taught[:2000], tools))
     torch.manual_seed(seed)
     model = LlamaForCausalLM(
