@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
 from composer_replication.envs.house_style import Call, make_tasks
-from composer_replication.envs.house_style.words import WORDS
 from composer_replication.laboratory import CHECKPOINT, laboratory_model, laboratory_tokenizer
-from composer_replication.laboratory.build import made_up_words
 from composer_replication.laboratory.chances import pass_chance
 from composer_replication.laboratory.tokenizer import FRAMES
 from composer_replication.template_check import check_chat_template
@@ -64,12 +61,6 @@ def test_the_tokenizer_round_trips_any_text_and_has_a_token_for_each_frame(token
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     for frame in FRAMES:
         assert len(tokenizer(f"x{frame}y")["input_ids"]) == 3
-
-
-def test_the_lessons_contain_no_name_and_no_text_of_any_split() -> None:
-    made = made_up_words(random.Random(0))
-    for words in WORDS.values():
-        assert not {*made.stems, *made.words} & {*words.stems, *words.words}
 
 
 def test_the_card_says_what_it_is() -> None:

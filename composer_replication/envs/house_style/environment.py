@@ -86,18 +86,18 @@ def _apply(files: dict[str, str], effect: str, values: Sequence[str]) -> str:
     if effect == "create":
         _check_free(files, name)
         files[name] = rest[0]
-        return f"Created {name}."
+        return f"Created `{name}`."
     if name not in files:
         raise FileNotFoundError(f"File not found: {name}\nAvailable files: {', '.join(files) or 'none'}")
     if effect == "append":
         files[name] = f"{files[name]}\n{rest[0]}"
-        return f"Added a line to {name}."
+        return f"Added a line to `{name}`."
     if effect == "rename":
         _check_free(files, rest[0])
         files[rest[0]] = files.pop(name)
-        return f"Renamed {name} to {rest[0]}."
+        return f"Renamed `{name}` to `{rest[0]}`."
     del files[name]
-    return f"Deleted {name}."
+    return f"Deleted `{name}`."
 
 
 def _check_free(files: Mapping[str, str], name: str) -> None:
