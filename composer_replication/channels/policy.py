@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from composer_replication.causal_lm import HiddenStates
     from composer_replication.channels.scoring import Batch, ChannelLoss
 
+RolloutLoop = Literal["auto", "trl", "cached"]
+
 
 @dataclass(frozen=True)
 class CrossEntropy(Settings):
@@ -76,6 +78,10 @@ class Grpo(Settings):
     """Leave out rollouts that were cut at max_completion_length."""
     max_tool_iterations: Count | None = None
     """Maximum rounds of tool calls in a rollout."""
+    rollout_loop: Annotated[RolloutLoop, Keyword("rollout_loop", only="rollouts")] = "trl"
+    """The loop that generates rollouts: trl, which reads a conversation again in every turn; cached, which keeps the
+    caches of the rows; or auto: cached on a CPU, for text, with tools, where nothing speaks against it. A configuration
+    that does not say has auto."""
     trl: dict[str, Any] = field(default_factory=dict)
     """Any other setting of trl.GRPOConfig, by its own name (use_vllm, vllm_mode, top_entropy_quantile, ...)."""
 
@@ -84,7 +90,7 @@ class Grpo(Settings):
     def trl_arguments(self) -> dict[str, Any]:
         """These settings by the names of `trl.GRPOConfig`, without those in `trl`."""
         renamed = {"max_tool_iterations": "max_tool_calling_iterations"}
-        names = (one.name for one in fields(self) if one.name not in ("kl_in_advantage", "trl"))
+        names = (one.name for one in fields(self) if one.name not in ("kl_in_advantage", "rollout_loop", "trl"))
         return {renamed.get(name, name): getattr(self, name) for name in names}
 
 
@@ -92,6 +98,7 @@ class GrpoKeywords(TypedDict, total=False):
     """The trainers' keywords of `Grpo`, for type checkers and editors."""
 
     kl_in_advantage: float
+    rollout_loop: RolloutLoop
 
 
 def lm_channel(student: HiddenStates, inputs: Batch, *, label_smoothing: float = 0.0) -> ChannelLoss:

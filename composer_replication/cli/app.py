@@ -16,12 +16,14 @@ from rich.markup import escape
 
 import composer_replication
 from composer_replication.cli.doctor import doctor
+from composer_replication.cli.eval import evaluate
 from composer_replication.cli.ingest import ingest
 from composer_replication.cli.pairs import normalize, pairs
 from composer_replication.cli.quickstart import quickstart
 from composer_replication.cli.replay import replay
 from composer_replication.cli.serve_teacher import serve_teacher
 from composer_replication.cli.train import init, train
+from composer_replication.cli.warm_up import warm_up
 
 _INTERRUPTED = 130  # typer's exit code for Ctrl-C
 
@@ -66,7 +68,9 @@ for _verb, _example in (
     (replay, "replay traces -o replayed --max-usd 20 --dry-run"),
     (pairs, "pairs traces --replay replayed -o pairs.jsonl"),
     (normalize, "normalize pairs.jsonl -o normalized.jsonl"),
+    (warm_up, "warm-up smollm2 --env house_style -o warmed"),
     (train, "train train.yaml --set training.steps=200 --dry-run"),
+    (evaluate, "eval runs/first --env house_style --n 200 --against ./my-model"),
 ):
     app.command(
         _example.split()[0], help=_paragraphs(_verb.__doc__), epilog=f"Example: composer-replication {_example}"

@@ -52,7 +52,9 @@ def _show(console: Console, diagnosis: Diagnosis) -> None:
         state = _mark(extra.works, versions if extra.works else extra.problem)
         extras.add_row(extra.name, extra.purpose, state + (f"\n{escape(extra.note)}" if extra.note else ""))
     console.print(extras)
-    console.print(f"Weights of the model smollm2: {diagnosis.smollm2}", markup=False, soft_wrap=True)
+    for name, state in diagnosis.models.items():
+        console.print(f"The model {name}: {state}", markup=False, soft_wrap=True)
+    console.print(f"Sandbox for model-written code: {diagnosis.sandbox}", markup=False, soft_wrap=True)
     console.print(f"To install an extra: {install_command('EXTRA')}", markup=False, soft_wrap=True)
 
 

@@ -24,7 +24,7 @@ def serve_teacher(
         typer.Option(
             "--model",
             metavar="[NAME=]MODEL",
-            help="A folder with a checkpoint or a LoRA adapter, a model's id on the hub, or smollm2. Repeatable.",
+            help="A folder with a checkpoint or a LoRA adapter, an id on the hub, smollm2 or laboratory. Repeatable.",
         ),
     ] = None,
     callables: Annotated[

@@ -6,7 +6,7 @@ import json
 import shlex
 import signal
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def train(
     except ConfigError as error:
         _show_problems(error)
         raise typer.Exit(2) from None
-    _quiet_loading()
+    quiet_loading()
     if dry_run:
         _plan(loaded, as_json=as_json)
         return
@@ -141,7 +140,7 @@ def _show_problems(error: ConfigError) -> None:
         errors.print(f"[red]error:[/] {escape(line)}")
 
 
-def _quiet_loading() -> None:
+def quiet_loading() -> None:
     """Turn off the progress bars of the libraries and TRL's warning for developers."""
     from transformers.utils import logging
 
@@ -193,25 +192,13 @@ def _show_plan(console: Console, plan: DryRun) -> None:
 
 
 def _train(config: Config, *, show_progress: bool) -> tuple[RunResult, bool]:
-    from composer_replication.cli.train_views import Pace, step_line
+    from composer_replication.cli.train_views import StepProgress
     from composer_replication.run.launch import TrainingRun
 
     errors = Console(stderr=True, highlight=False)
-    steps, pace = config.training.steps, Pace()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*columns, console=errors, transient=True, disable=not (show_progress and errors.is_terminal))
-    bar = progress.add_task("Loading", total=steps)
-
-    def came(step: int, metrics: Mapping[str, Any]) -> None:
-        if show_progress and not errors.is_terminal and "loss" in metrics:
-            errors.print(step_line(step, steps, metrics, pace.left(step, steps)), markup=False, soft_wrap=True)
-        shown = f"Training, loss {float(metrics['loss']):.4f}" if "loss" in metrics else None
-        progress.update(bar, completed=step, description=shown or progress.tasks[bar].description)
-
-    with progress:
-        run = TrainingRun(config, on_log=came)
-        progress.update(bar, description="Training")
-        pace = Pace(run.resumes_from)
+    with StepProgress(errors, config.training.steps, is_shown=show_progress) as progress:
+        run = TrainingRun(config, on_log=progress.came)
+        progress.begin(run.resumes_from)
         with _gentle_interrupt(run, errors):
             result = run.run()
     return result, run.stopped

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 
@@ -95,6 +96,29 @@ def _number(metrics: Mapping[str, Any], channel: str, name: str) -> float | None
 def _finite(value: Any) -> float | None:
     """A number; None for one that was not measured, which a trainer logs as NaN or leaves out."""
     return float(value) if value is not None and math.isfinite(float(value)) else None
+
+
+class StepProgress(Progress):
+    """The steps of a run: a bar on a terminal; elsewhere a line for every step that logs a loss."""
+
+    def __init__(self, console: Console, steps: int, *, is_shown: bool) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        super().__init__(*columns, console=console, transient=True, disable=not (is_shown and console.is_terminal))
+        self._steps, self._prints_lines = steps, is_shown and not console.is_terminal
+        self._bar, self._pace = self.add_task("Loading", total=steps), Pace()
+
+    def begin(self, done: int = 0) -> None:
+        """Say that everything is loaded, and that this many steps were done before."""
+        self._pace = Pace(done)
+        self.update(self._bar, description="Training")
+
+    def came(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Show a step that is done."""
+        if self._prints_lines and "loss" in metrics:
+            line = step_line(step, self._steps, metrics, self._pace.left(step, self._steps))
+            self.console.print(line, markup=False, soft_wrap=True)
+        shown = f"Training, loss {float(metrics['loss']):.4f}" if "loss" in metrics else None
+        self.update(self._bar, completed=step, description=shown or self.tasks[self._bar].description)
 
 
 class Pace:

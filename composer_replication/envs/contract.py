@@ -7,6 +7,7 @@ An environment is a plain class in the form that TRL's `environment_factory` tak
 - Every other public method of the class, but `get_reward`, is a tool. An exception is an answer that the model reads.
 - `get_reward()` scores the episode.
 - `_feedback()`, if there is one, says what was wrong with the episode, for a hint; None says nothing.
+- `_close()`, if there is one, frees what the environment holds, such as a sandbox; `reset` may follow.
 
 docs/environments.md has the whole contract, with an example.
 """
@@ -16,9 +17,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from composer_replication.traces import dump_json
+from composer_replication.traces import Message, dump_json
 
 NOT_TOOLS = ("reset", "get_reward")
 """Public methods that are not tools."""
@@ -29,6 +30,13 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "held_out")
 
 Task = dict[str, Any]
 """A row of a task list: `prompt` (messages), `task_id`, and the columns that `reset` reads; all of them JSON."""
+
+
+class Lesson(NamedTuple):
+    """A conversation for a warm-up, and the indices of the assistant's messages that carry loss."""
+
+    messages: list[Message]
+    learned: list[int]
 
 
 class Environment(Protocol):

@@ -7,17 +7,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from composer_replication._arguments import check_choice
-from composer_replication.envs.contract import Task
+from composer_replication.envs.contract import Lesson, Task
 
 _CLASSES: Mapping[str, str] = {"house_style": "HouseStyle", "python_tasks": "PythonTasks"}
 NAMES: tuple[str, ...] = tuple(_CLASSES)
 
 
 class BuiltIn(NamedTuple):
-    """An environment of the package: its class, and `make_tasks(split, count, *, seed=0, ...)`."""
+    """An environment of the package: its class, `make_tasks(split, count, *, seed=0, ...)`, and if it has lessons for a
+    warm-up, `make_lessons(count, *, seed=0)`."""
 
     environment: Callable[..., Any]
     make_tasks: Callable[..., list[Task]]
+    make_lessons: Callable[..., list[Lesson]] | None = None
 
 
 def built_in(name: str) -> BuiltIn:
@@ -28,4 +30,4 @@ def built_in(name: str) -> BuiltIn:
     """
     check_choice("environment", name, NAMES)
     package = importlib.import_module(f"composer_replication.envs.{name}")
-    return BuiltIn(getattr(package, _CLASSES[name]), package.make_tasks)
+    return BuiltIn(getattr(package, _CLASSES[name]), package.make_tasks, getattr(package, "make_lessons", None))

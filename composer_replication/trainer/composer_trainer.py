@@ -27,9 +27,11 @@ from composer_replication.channels.hint_distillation import HintGenerator
 from composer_replication.channels.scoring import summed_logprobs
 from composer_replication.channels.settings import ChannelSettings, RolloutKeywords, documents_keywords
 from composer_replication.chat_templates import TemplatedTokenizer, tool_definitions
+from composer_replication.envs.reset_text import separating
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.template_check import check_chat_template
 from composer_replication.trainer.advantages import SequenceKL
+from composer_replication.trainer.cached_rollouts import cached_rollouts, keeps_caches
 from composer_replication.trainer.channel_engine import (
     ChannelEngine,
     StepEnds,
@@ -50,7 +52,7 @@ from composer_replication.trainer.on_policy_hints import (
 )
 from composer_replication.trainer.pairs import given_pairs, replay_pairs
 from composer_replication.trainer.preference_rows import ShownContext, check_shown_context
-from composer_replication.trainer.rollouts import Rollout, separating
+from composer_replication.trainer.rollouts import Rollout
 from composer_replication.trainer.trace_rows import TraceBatches
 
 logger = logging.getLogger(__name__)
@@ -97,6 +99,9 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
         ValueError: a setting out of range, an empty data set, or a model whose vocabulary does not fit its tokenizer.
         TypeError: there is no such argument; the message has the nearest one.
     """
+
+    tools: Any
+    rollout_func: Any
 
     def __init__(
         self,
@@ -215,13 +220,15 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             max_length=_context_limit(self.model),
             temperature=self.temperature,
         )
+        self._keeps_caches = keeps_caches(self, grpo.rollout_loop)
         self.add_callback(StepEnds(self))
         self.add_callback(MetricsFile(Path(self.args.output_dir, "metrics.jsonl")))
 
-    # What TRL generates is kept, because its tensors no longer say which turn is which.
+    # What was generated is kept, because its tensors no longer say which turn is which.
 
     def _generate(self, prompts: list[Any]) -> Any:
-        result = super()._generate(prompts)
+        is_cached = self._keeps_caches and isinstance(prompts[0], list)
+        result = self._generate_with_kept_caches(prompts) if is_cached else super()._generate(prompts)
         if self.channels.settings.sdpo.alpha > 0 and self.model.training:
             prompt_ids, completion_ids, tool_mask, completions = result[:4]
             rollouts = [
@@ -237,6 +244,25 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
             ]
             self._hints.keep(rollouts, result[5].get("hints"))
         return result
+
+    def _generate_with_kept_caches(self, prompts: list[Any]) -> Any:
+        """Generate with a `rollout_func` of our own. TRL checks and logs the result as that of any other."""
+        tools = self.tools
+        # Without tools and messages: otherwise TRL would parse the rollouts and call the tools once more.
+        self.tools, self.rollout_func = [], lambda _, trainer: cached_rollouts(prompts, trainer)
+        try:
+            result = list(super()._generate([""] * len(prompts)))
+        finally:
+            self.tools, self.rollout_func = tools, None
+        messages, calls, failures = (result[5].pop(name) for name in ("messages", "calls", "failures"))
+        result[3] = messages
+        if tools:
+            counts = torch.tensor([[len(calls), sum(calls), sum(failures)]], device=self.accelerator.device)
+            rollouts, called, failed = self.accelerator.gather(counts).sum(0)
+            metrics = self._metrics["train" if self.model.training else "eval"]
+            metrics["tools/call_frequency"].append((called / rollouts).item())
+            metrics["tools/failure_frequency"].append((failed / called.clamp(min=1)).item())
+        return tuple(result)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         rewards_per_func: torch.Tensor = super()._calculate_rewards(*args, **kwargs)

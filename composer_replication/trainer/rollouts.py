@@ -5,17 +5,13 @@ tokenised twice. So the turns are the runs of sampled tokens, and the ids right 
 
 The loop has no error flags and no call ids. Results follow the turn that called, and an exception is the text of the
 dict `{'error': '…'}`. `rollout_trace` makes a `Trace` of this, marked as a log's is.
-
-`separating` is for the beginning of a rollout, where the text that an environment's `reset` returns joins the prompt.
 """
 
 from __future__ import annotations
 
 import ast
-import functools
-import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -28,10 +24,7 @@ from composer_replication.rendering import TurnSpan, generation_header_ids
 from composer_replication.traces import Message, Source, ToolCall, Trace, Turn, dump_json
 from composer_replication.trainer.sites import Remark, error_remarks
 
-logger = logging.getLogger(__name__)
-
 _LARGEST_DICT = 100_000
-_BLANK_LINE = "\n\n"
 # How families of models begin a call. Some write nothing but the object.
 _CALL_BEGINS = re.compile(
     r"<tool_call>|<function[_=]|<\|python_tag\|>|\[TOOL_CALLS\]|<\|tool_call|<｜tool▁call|<atem:"
@@ -257,49 +250,3 @@ def _unreadable_call(rollout: Rollout, text: str) -> ToolCall | None:
     name = next(filter(None, found.groups())) if found is not None else ""
     # A hint about a tool that was never there would send the student after it.
     return ToolCall("", name if name in known else "", {}, text)
-
-
-def separating(factory: Callable[[], Any]) -> Callable[[], Any]:
-    """Wrap a factory: the `reset` of its environments returns its text with a blank line before it where needed.
-
-    TRL appends that text directly to the prompt's last message: "Read the notes" and "There are 7 files." would become
-    "Read the notesThere are 7 files."
-    """
-
-    def made() -> Any:
-        environment = factory()
-        reset = environment.reset
-
-        @functools.wraps(reset)
-        def reset_apart(*args: Any, **row: Any) -> Any:
-            return apart(row.get("prompt"), reset(*args, **row))
-
-        try:
-            # On the object: TRL looks at the class for tools and for the name of the reward.
-            environment.reset = reset_apart
-        except (AttributeError, TypeError, ValueError):  # slots, a frozen dataclass, a pydantic model
-            logger.warning(
-                "attributes of %s cannot be set, so the text of its reset() is appended to the prompt as it is: begin "
-                "it with a line break",
-                type(environment).__name__,
-            )
-        return environment
-
-    return made
-
-
-def apart(prompt: Sequence[Mapping[str, Any]] | str | None, returned: Any) -> Any:
-    """Separate what `reset` returned (a text, a list of content parts, or None) from the prompt's last message."""
-    before = _text(prompt[-1].get("content"), -1) if isinstance(prompt, list) and prompt else ""
-    after = _text(returned, 0)
-    if not before or not after or before[-1].isspace() or after[0].isspace():
-        return returned
-    separated = _BLANK_LINE + after
-    return separated if isinstance(returned, str) else [{**returned[0], "text": separated}, *returned[1:]]
-
-
-def _text(content: Any, place: int) -> str:
-    """Return a content's text, or that of its part at `place`; empty if there is an image, or nothing."""
-    if isinstance(content, list):
-        content = content[place].get("text") if content else None
-    return content if isinstance(content, str) else ""

@@ -24,6 +24,7 @@ ROLLOUTS: dict[str, Any] = {
     "environment": {"class": "house.py:House"},
     "training": {"output_dir": "runs/b"},
 }
+TASKS: dict[str, Any] = ROLLOUTS | {"data": {}, "environment": {"class": "house_style", "tasks": {"count": 8}}}
 
 
 def made(base: dict[str, Any], tmp_path: Path, *overrides: str) -> Config:
@@ -49,7 +50,7 @@ def test_defaults_are_the_vetted_ones(tmp_path: Path) -> None:
     assert (sdpo.gate.min_gap, sdpo.gate.drop_conflicts) == (0.01, True)
     assert (replay.beta, replay.variant, replay.dpo_beta, replay.simpo_beta) == (0.05, "dpo", 0.1, None)
     assert config.data.pairs == (Path("pairs.jsonl"),)
-    assert config.model.chat_template == "qwen2_5"
+    assert config.model.chat_template == "keep"
     assert (config.optimizer.name, config.optimizer.lr) == ("adamw", 1e-6)
 
 
@@ -85,7 +86,7 @@ def test_a_channel_without_data_is_off_unless_it_was_asked_for(tmp_path: Path) -
     ]
 
 
-@pytest.mark.parametrize("base", [LOGS, ROLLOUTS])
+@pytest.mark.parametrize("base", [LOGS, ROLLOUTS, TASKS])
 def test_what_is_resolved_reads_back_the_same(base: dict[str, Any], tmp_path: Path) -> None:
     settings = ["model.lora.r=4", "channels.sdpo.wrapper=taid", "channels.sdpo.gate=null", "training.report_to=wandb"]
     config = made(base, tmp_path, *settings)
@@ -263,6 +264,18 @@ def test_every_problem_is_a_line_with_its_path(tmp_path: Path) -> None:
             "6 x 1 = 6, which is not a multiple of channels.grpo.num_generations (8)",
         ),
         (ROLLOUTS, ["channels.sdpo={routing: srpo, alpha: 0}"], "channels.sdpo.routing: srpo leaves failed rollouts"),
+        (TASKS, ["data.prompts=p.jsonl"], "environment.tasks: p.jsonl (data.prompts) gives prompts already; remove"),
+        (TASKS, ["environment.tasks=null"], "or environment.tasks with one of house_style, python_tasks"),
+        (
+            TASKS,
+            ["environment.class=a.py:House"],
+            "for house_style and python_tasks, not for a.py:House; give",
+        ),
+        (TASKS, ["environment={tasks: {}, rewards: m:f}"], "environment.tasks: they are generated for house_style"),
+        (TASKS, ["environment.tasks.split=held_out"], "environment.tasks.split: held_out is for evaluation, of tasks"),
+        (TASKS, ["environment.tasks.split=test"], "environment.tasks.split: it must be 'train', 'dev' or 'held_out'"),
+        (TASKS, ["environment.tasks.count=0"], "environment.tasks.count: it must be at least 1, not 0"),
+        (TASKS, ["environment.tasks.seed=-1"], "environment.tasks.seed: it must be at least 0, not -1"),
     ],
 )
 def test_combinations_that_cannot_be_meant(
@@ -285,6 +298,8 @@ def test_combinations_that_cannot_be_meant(
         (LOGS, ["model={name: a/b, dtype: bfloat16, lora: {}}"]),
         (ROLLOUTS, ["channels.grpo.beta=0.1", "model.name=a/b"]),
         (ROLLOUTS, ["environment={rewards: [m:f, {function: effort_penalty, weight: -0.5}]}"]),
+        (TASKS, ["environment.tasks={split: dev, arguments: {calls: 2}}", "data.max_prompts=4"]),
+        (TASKS, ["environment.tasks=null", "data.prompts=p.jsonl"]),
     ],
 )
 def test_combinations_that_can(base: dict[str, Any], overrides: list[str], tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 from run.training_material import json_lines, pair, trace_folder
 
 from composer_replication._tiny import tiny_tokenizer
+from composer_replication.envs.house_style import make_tasks
 from composer_replication.replaysim.records import NormalizedDPOPair
 from composer_replication.run.data import load_training_data, makes_tool_calls
-from composer_replication.run.sections import DataSection
+from composer_replication.run.sections import DataSection, EnvironmentSection, TasksSection
 from composer_replication.teacher_replay.compact_pairs import compact_rows
 from composer_replication.teacher_replay.pair_files import save_preference, write_lines
 from composer_replication.teacher_replay.records import Pair
@@ -112,6 +113,29 @@ def test_prompts_become_messages(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(table, tmp_path / "p.parquet")
     (row,) = load_training_data(DataSection(prompts=tmp_path / "p.parquet")).prompts
     assert row == {"prompt": [{**chat[0], "name": "x"}, chat[1]], "answer": 3}
+
+
+def test_tasks_are_generated() -> None:
+    tasks = TasksSection(split="dev", count=5, seed=1, arguments={"calls": 2})
+    environment = EnvironmentSection(class_="house_style", tasks=tasks)
+    data = load_training_data(DataSection(), environment)
+    assert data.prompts == make_tasks("dev", 5, seed=1, calls=2)
+    assert data.counts == {"prompts": {"prompts": 5}}
+    assert load_training_data(DataSection(max_prompts=3), environment).prompts == data.prompts[:3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"calls": 9}, "calls must be numbers between 1 and 4, got 9"),
+        ({"call": 1}, "unexpected keyword argument 'call'"),
+        ({"seed": 1}, "multiple values for keyword argument 'seed'"),
+    ],
+)
+def test_tasks_that_cannot_be_made(arguments: dict[str, Any], message: str) -> None:
+    environment = EnvironmentSection(class_="house_style", tasks=TasksSection(arguments=arguments))
+    with pytest.raises(ValueError, match=rf"^environment\.tasks: house_style cannot make them: .*{message}$"):
+        load_training_data(DataSection(), environment)
 
 
 @pytest.mark.parametrize(

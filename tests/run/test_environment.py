@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from run.training_material import ENVIRONMENT
 
+from composer_replication.envs.contract import tools_of
+from composer_replication.envs.registry import NAMES, built_in
 from composer_replication.run.environment import (
     RolloutParts,
     environment_factory,
@@ -25,6 +27,27 @@ def test_the_environment_that_was_checked_is_the_first_that_is_used(tmp_path: Pa
     first, second = parts.factory(), parts.factory()
     made = type(first).reset.__globals__["made"]
     assert [one is other for one, other in zip(made, (first, second), strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_environments_of_the_package_have_names(name: str) -> None:
+    parts = RolloutParts(EnvironmentSection(class_=name, arguments={"failure_cost": 0.25}))
+    assert parts.factory is not None
+    made = parts.factory()
+    assert type(made) is built_in(name).environment
+    assert made._failure_cost == 0.25
+    assert [tool["function"]["name"] for tool in parts.tools] == list(tools_of(made))
+    parts.check_columns(built_in(name).make_tasks("dev", 1)[0])
+
+
+def test_names_that_the_package_does_not_have() -> None:
+    with pytest.raises(ValueError, match=r"^environment.arguments: house_style does not take them: .*'hous'"):
+        environment_factory("house_style", {"hous": 3})
+    with pytest.raises(
+        ValueError,
+        match=r"^environment.class: 'house' must be one of house_style, python_tasks, or look like",
+    ):
+        environment_factory("house", {})
 
 
 def test_reset_takes_the_columns_of_the_prompts(tmp_path: Path) -> None:

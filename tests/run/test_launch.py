@@ -15,11 +15,13 @@ from run.training_material import json_lines, logs_config, pair, rollout_config,
 from safetensors.torch import load_file
 
 from composer_replication.config import Config, parse_config
+from composer_replication.envs.house_style import make_tasks
 from composer_replication.run.arguments import (
     channel_settings,
     grpo_arguments,
     training_arguments,
 )
+from composer_replication.run.dry_run import dry_run
 from composer_replication.run.launch import TrainingRun
 from composer_replication.run.optimizers import MuonAndAdamW
 
@@ -136,6 +138,17 @@ def test_rollouts_train_and_leave_samples(tmp_path: Path) -> None:
     line = metrics(folder)[-1]
     assert line["channels/traces/active_tokens"] > 0
     assert line["channels/replay/active_tokens"] > 0
+
+
+def test_generated_tasks_take_the_place_of_prompts(tmp_path: Path) -> None:
+    given = rollout_config(tmp_path, steps=1)
+    given["environment"] = {"class": "house_style", "tasks": {"count": 6, "arguments": {"calls": 1}}}
+    del given["data"]
+    plan = dry_run(with_settings(given))
+    assert plan.counts == {"prompts": {"prompts": 6}}
+    run = TrainingRun(with_settings(given))
+    assert run.trainer.train_dataset["task_id"] == [task["task_id"] for task in make_tasks("train", 6, calls=1)]
+    assert run.trainer.described_data["prompts"] == "6 generated tasks (split train, seed 0)"
 
 
 def test_rewards_alone_need_no_environment(tmp_path: Path) -> None:

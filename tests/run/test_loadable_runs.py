@@ -96,7 +96,7 @@ def test_adapters_of_rollouts(tmp_path: Path, elsewhere: Path, monkeypatch: pyte
 def test_adapters_on_the_bundled_model(tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from peft import get_peft_model
 
-    settings = ModelSection(name="smollm2", chat_template="qwen2_5", lora=LoraSection(r=1, target_modules=("q_proj",)))
+    settings = ModelSection(name="smollm2", lora=LoraSection(r=1, target_modules=("q_proj",)))
     model = get_peft_model(load_model(settings), lora_config(settings))
     model.save_pretrained(tmp_path / "adapter")
     base = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["base_model_name_or_path"]

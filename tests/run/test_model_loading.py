@@ -46,16 +46,20 @@ def test_an_empty_model_has_the_shapes_and_no_weights(folder: Path) -> None:
 
 
 def test_the_bundled_model_gets_a_template_with_tools() -> None:
-    settings = ModelSection(name="smollm2", chat_template="qwen2_5")
+    settings = ModelSection(name="smollm2")
     tokenizer, model = load_tokenizer(settings), empty_model(settings)
     check_model(model, tokenizer, settings)
     check_tools(tokenizer, "the test")
     assert sum(one.numel() for one in model.parameters()) == 134_515_008
-    own = load_tokenizer(ModelSection(name="smollm2", chat_template="keep"))
+
+
+def test_a_template_without_tools_is_refused_where_they_are_needed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    plain = load_tokenizer(ModelSection(name=str(folder), chat_template=str(tmp_path / "plain.jinja")))
     with pytest.raises(
         ValueError, match=r"model\.chat_template: the template renders no tool calls, and the test needs"
     ):
-        check_tools(own, "the test")
+        check_tools(plain, "the test")
 
 
 def test_templates(folder: Path, tmp_path: Path) -> None:

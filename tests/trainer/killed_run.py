@@ -51,6 +51,7 @@ def main(output_dir: str, kind: str) -> None:
         arguments |= {"max_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2, "ddp_backend": "gloo"}
     if kind == "lora":
         options["peft_config"] = LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1)
+        options["rollout_loop"] = "cached"
     run = trainer(Path(output_dir), args=arguments, tasks=8, **options)
     found = last_complete_checkpoint(output_dir)
     run.train(resume_from_checkpoint=True if found is not None else None)

@@ -13,8 +13,8 @@ from trainer.live_run import trainer
 
 from composer_replication._tiny import tiny_model
 from composer_replication.envs.house_style import HouseStyle
+from composer_replication.envs.reset_text import apart, begin_episode, separating
 from composer_replication.laboratory import laboratory_tokenizer
-from composer_replication.trainer.rollouts import apart, separating
 
 IMAGE = {"type": "image"}
 
@@ -61,6 +61,8 @@ def shown_prompt(folder: Path, says: Any, prompt: list[dict[str, Any]], *, named
     with pytest.raises(_PromptsMadeError):
         live._generate_and_score_completions([row, row])
     assert seen[0] == seen[1]
+    # Episodes without a trainer begin with the same prompt.
+    assert begin_episode(Talking(says), row) == seen[0]
     assert row["prompt"] is prompt
     return seen[0][-1]["content"]
 
@@ -69,6 +71,14 @@ def shown_prompt(folder: Path, says: Any, prompt: list[dict[str, Any]], *, named
 def test_a_text_does_not_merge_with_the_last_word_of_the_prompt(named: bool, tmp_path: Path) -> None:
     prompt = [{"role": "user", "content": "Read the notes"}]
     assert shown_prompt(tmp_path, "There are 7 files.", prompt, named=named) == "Read the notes\n\nThere are 7 files."
+
+
+@pytest.mark.parametrize("says", [None, "", [text("Files: 7")]])
+@pytest.mark.parametrize("content", ["Go.", [text("Go.")]])
+def test_other_texts_and_parts(says: Any, content: Any, tmp_path: Path) -> None:
+    shown = shown_prompt(tmp_path, says, [{"role": "user", "content": content}])
+    parts = shown if isinstance(shown, list) else [text(shown)]
+    assert "".join(part["text"] for part in parts) == ("Go.\n\nFiles: 7" if says else "Go.")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from composer_replication.envs.house_style.customs import Call, house_customs, right_calls
 from composer_replication.envs.house_style.environment import HouseStyle
+from composer_replication.envs.house_style.lessons import make_lessons
 from composer_replication.envs.house_style.tasks import make_tasks
 
-__all__ = ["Call", "HouseStyle", "house_customs", "make_tasks", "right_calls"]
+__all__ = ["Call", "HouseStyle", "house_customs", "make_lessons", "make_tasks", "right_calls"]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
-from composer_replication.envs.contract import Task, call_tool, schemas_of, tools_of
+from composer_replication.envs.contract import Lesson, Task, call_tool, schemas_of, tools_of
 from composer_replication.envs.house_style.customs import EFFECTS, Call, Customs, call_with, right_calls
 from composer_replication.envs.house_style.environment import HouseStyle
 from composer_replication.envs.house_style.tasks import make_task
-from composer_replication.envs.house_style.words import Words
+from composer_replication.envs.house_style.words import WORDS, Words
 from composer_replication.hint_generator.classifier import classify
 from composer_replication.hint_generator.layers import LayeredHints, as_collator_hint
 from composer_replication.traces import Message
@@ -24,11 +25,9 @@ DONE: Message = {"role": "assistant", "content": "Done."}
 """The turn after the last call."""
 
 
-class Lesson(NamedTuple):
-    """A conversation, and the indices of the assistant's messages that carry loss."""
-
-    messages: list[Message]
-    learned: list[int]
+def make_lessons(count: int, *, seed: int = 0) -> list[Lesson]:
+    """Make lessons with the words of the train split; a longer list begins with the shorter one."""
+    return list(islice(lessons(random.Random(f"lessons {seed}"), WORDS["train"]), count))
 
 
 def lessons(numbers: random.Random, words: Words, *, calls: Sequence[int] = (1, 2, 3)) -> Iterator[Lesson]:
