@@ -33,8 +33,8 @@ from transformers import DynamicCache
 from transformers.utils import logging
 from trl import GRPOConfig
 
-from composer_replication._tiny.tool_house import ToolHouse, house_tasks
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.envs.house_style import HouseStyle, make_tasks
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 
 PROMPTS, GENERATIONS, LENGTH = 16, 4, 128
@@ -86,9 +86,9 @@ def draw_the_likeliest(draw: Callable[..., torch.Tensor]) -> Callable[..., torch
 
 
 def trainer(folder: str, loop: str, rows: int) -> Any:
-    """A trainer over the tool house whose `_generate` notes its time and its rollouts."""
+    """A trainer over a house whose `_generate` notes its time and its rollouts."""
     made: Any = ComposerReplicationTrainer(
-        model=warmed_up_model(),
+        model=laboratory_model(),
         args=GRPOConfig(
             output_dir=folder,
             per_device_train_batch_size=rows,
@@ -99,9 +99,9 @@ def trainer(folder: str, loop: str, rows: int) -> Any:
             bf16=False,
             gradient_checkpointing=False,
         ),
-        train_dataset=Dataset.from_list(house_tasks(PROMPTS)),
-        processing_class=house_tokenizer(),
-        environment_factory=ToolHouse,
+        train_dataset=Dataset.from_list(make_tasks("train", PROMPTS, calls=1)),
+        processing_class=laboratory_tokenizer(),
+        environment_factory=HouseStyle,
         alpha_sdpo=0.0,
         beta_replay=0.0,
         rollout_loop=loop,
@@ -130,12 +130,12 @@ def blocks(prompt_ids: list[int], completion_ids: list[int], generated: list[int
 
 def report(quick: bool, repeats: int) -> dict[str, Any]:
     """Let the contestants take turns."""
-    rows = [row for row in house_tasks(PROMPTS) for _ in range(GENERATIONS)]
+    rows = [row for row in make_tasks("train", PROMPTS, calls=1) for _ in range(GENERATIONS)]
     with tempfile.TemporaryDirectory() as folder:
         trainers = {
             name: trainer(folder, loop, len(rows)) for name, loop in (("kept caches", "cached"), ("TRL", "trl"))
         }
-    model = warmed_up_model()
+    model = laboratory_model()
     rollouts: list[Blocks] = []
 
     def run(contestant: str) -> float:

@@ -55,13 +55,12 @@ TIERS = {
     "trainer": (
         "_tiny/test_kit.py::test_demo",
         "test_pretrained.py::test_smollm2_speaks",
-        "_tiny/test_tool_house.py::test_the_model_has",
-        "_tiny/test_tool_house.py::test_trl",
         "cli/test_init.py::test_the_environment_example",
         "envs/test_contract.py::test_the_",
         "envs/test_live_step.py",
         "cli/test_init.py::test_the_logs_example",
         "cli/test_train.py",
+        "laboratory/test_live.py",
         "teacher_replay/test_preference_rows.py::test_trl_trains",
         "test_loss.py::test_loss_falls",
         "test_loss.py::test_sdpo_alone",
@@ -96,7 +95,6 @@ TIERS = {
     # Slow, and something quicker shows the same in `make test`.
     "full": (
         "test_pretrained.py::test_smollm2_speaks",
-        "_tiny/test_tool_house.py::test_the_model_has_its_habit_and_obeys_hints_and_errors[warm_up]",
         "envs/test_openenv.py::test_the_command_serves_until_it_is_stopped",
         "ingestion/test_redaction_survivors.py::test_recall_on_more_seeds",
         "replaysim/test_normalize_engines.py::test_an_engine_gives_the_same_pairs_and_leaves_nothing[ray]",

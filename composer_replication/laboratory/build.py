@@ -22,8 +22,7 @@ from rich.progress import track
 from torch.nn.functional import cross_entropy
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import Lesson, tools_of
+from composer_replication.envs.contract import Lesson, schemas_of
 from composer_replication.envs.house_style.customs import EFFECTS
 from composer_replication.envs.house_style.environment import HouseStyle
 from composer_replication.envs.house_style.lessons import lessons
@@ -92,8 +91,7 @@ def build(folder: Path = CHECKPOINT, *, seed: int = 0, phases: Sequence[Phase] =
     """Train tokenizer and model, and write them to a folder."""
     numbers = random.Random(seed)
     taught = list(islice(lessons(numbers, all_words(), calls=CALLS), LESSONS))
-    tools = tool_definitions(list(tools_of(HouseStyle()).values()))
-    assert tools is not None
+    tools = schemas_of(HouseStyle())
     tokenizer = train_tokenizer(_texts(taught[:2000], tools))
     model = untaught_model(tokenizer, seed)
     words = " ".join((*all_words().stems, *all_words().words))

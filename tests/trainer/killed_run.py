@@ -1,4 +1,4 @@
-"""A run of the trainer in a process of its own, for tests that kill it: killed_run.py MODEL_DIR OUTPUT_DIR KIND."""
+"""A run of the trainer in a process of its own, for tests that kill it: killed_run.py OUTPUT_DIR KIND."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from peft import LoraConfig
 from safetensors.torch import save_file
 from sampling import multinomial
 from trainer.live_run import trainer
-from transformers import AutoModelForCausalLM
 
 from composer_replication.channels.hint_distillation import HintGate
 from composer_replication.trainer.checkpoint import last_complete_checkpoint
@@ -33,10 +32,9 @@ ARGUMENTS = {
 REFRESH_MARGINS = {"full": 1.4, "two": 0.6}
 
 
-def main(model_dir: str, output_dir: str, kind: str) -> None:
+def main(output_dir: str, kind: str) -> None:
     torch.set_num_threads(1)
     torch.multinomial = multinomial
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     options: dict[str, Any] = {
         "sdpo_wrapper": "taid",
         # The first generation has too few foreign hints: a run is killed while it collects them.
@@ -54,7 +52,7 @@ def main(model_dir: str, output_dir: str, kind: str) -> None:
     if kind == "lora":
         options["peft_config"] = LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1)
         options["rollout_loop"] = "cached"
-    run = trainer(Path(output_dir), model=model, args=arguments, tasks=8, **options)
+    run = trainer(Path(output_dir), args=arguments, tasks=8, **options)
     found = last_complete_checkpoint(output_dir)
     run.train(resume_from_checkpoint=True if found is not None else None)
     run.save_model(str(Path(output_dir, "final")))

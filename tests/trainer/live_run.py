@@ -1,4 +1,4 @@
-"""A live run in the little tool house: what the trainer's tests share."""
+"""A live run of the laboratory model in a house: what the trainer's tests share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
-from composer_replication._tiny.tool_house import ToolHouse, house_pairs, house_tasks
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.envs.house_style import HouseStyle, make_tasks
+from composer_replication.envs.house_style.lessons import preference_pairs
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
+
+
+def house_tasks(count: int) -> list[dict[str, Any]]:
+    return make_tasks("train", count, calls=1)
+
+
+def house_pairs(count: int) -> list[dict[str, Any]]:
+    return preference_pairs(make_tasks("train", count, seed=5, calls=1))
 
 
 def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
@@ -20,7 +29,7 @@ def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
         "max_steps": 2,
         "per_device_train_batch_size": 8,
         "num_generations": 4,
-        "max_completion_length": 96,
+        "max_completion_length": 64,
         "learning_rate": 1e-3,
         "lr_scheduler_type": "constant",
         "logging_steps": 1,
@@ -39,11 +48,11 @@ def trainer(
     output_dir: Path, *, model: Any = None, args: dict[str, Any] | None = None, tasks: int = 16, **options: Any
 ) -> Any:
     settings: dict[str, Any] = {
-        "model": model if model is not None else warmed_up_model(),
+        "model": model if model is not None else laboratory_model(),
         "args": arguments(output_dir, **(args or {})),
         "train_dataset": Dataset.from_list(house_tasks(tasks)),
-        "processing_class": house_tokenizer(),
-        "environment_factory": ToolHouse,
+        "processing_class": laboratory_tokenizer(),
+        "environment_factory": HouseStyle,
         "replay_dataset": house_pairs(6),
     }
     return ComposerReplicationTrainer(**{**settings, **options})
