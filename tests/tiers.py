@@ -102,6 +102,7 @@ TIERS = {
         "envs/python_tasks/test_grader.py::test_a_mistake_fails_an_example[dev-140]",
         "envs/python_tasks/test_grader.py::test_a_mistake_fails_an_example[train-340]",
         "envs/python_tasks/test_grader.py::test_a_mistake_fails_an_example[held_out-340]",
+        "envs/sandbox/test_generated_programs.py::test_300_programs",
         "envs/test_openenv.py::test_the_command_serves_until_it_is_stopped",
         "ingestion/test_redaction_survivors.py::test_recall_on_more_seeds",
         "replaysim/test_normalize_engines.py::test_an_engine_gives_the_same_pairs_and_leaves_nothing[ray]",
