@@ -30,7 +30,7 @@ def _logged(text: str, *names: str, **more: Any) -> Any:
 _MODEL = (
     "A run that `train` wrote (its newest checkpoint), a folder with a checkpoint or a LoRA adapter, a model's id on "
 )
-_MODEL += "the hub, or smollm2."
+_MODEL += "the hub, smollm2 or laboratory."
 _ENV = "house_style, python_tasks, module:Class or path.py:Class."
 _TRAINED_ON = "What MODEL was trained on, if it is not in a run: a run, traces, or a file of tasks or pairs."
 _TASKS = "Tasks, .jsonl or .parquet: a `prompt` a row, and the columns that reset reads."
