@@ -23,6 +23,11 @@ def house_pairs(count: int) -> list[dict[str, Any]]:
     return preference_pairs(make_tasks("train", count, seed=5, calls=1))
 
 
+def uneven(completions: list[Any], **_: Any) -> list[float]:
+    """A little for every other rollout: the rewards of a group differ, whatever the model says."""
+    return [0.25 * (row % 2) for row in range(len(completions))]
+
+
 def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
     settings: dict[str, Any] = {
         "output_dir": str(output_dir),
@@ -39,7 +44,6 @@ def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
         "bf16": False,
         "gradient_checkpointing": False,
         "disable_tqdm": True,
-        "seed": 9,  # in the first two steps, every group has rollouts that earn and rollouts that fail
     }
     return GRPOConfig(**{**settings, **changes})
 
@@ -53,6 +57,7 @@ def trainer(
         "train_dataset": Dataset.from_list(house_tasks(tasks)),
         "processing_class": laboratory_tokenizer(),
         "environment_factory": HouseStyle,
+        "reward_funcs": [uneven],
         "replay_dataset": house_pairs(6),
     }
     return ComposerReplicationTrainer(**{**settings, **options})

@@ -13,7 +13,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from trainer.live_run import arguments, house_pairs, house_tasks, metrics, trainer
+from trainer.live_run import arguments, house_pairs, house_tasks, metrics, trainer, uneven
 from trainer.test_trace_trainer import house_traces
 from trl import GRPOTrainer
 
@@ -66,6 +66,7 @@ def test_without_weights_it_is_grpo_number_for_number(tmp_path: Path) -> None:
         train_dataset=Dataset.from_list(house_tasks(16)),
         processing_class=laboratory_tokenizer(),
         environment_factory=HouseStyle,
+        reward_funcs=[uneven],
     )
     plain.train()
     clock = ("time", "runtime", "per_second")
@@ -391,20 +392,22 @@ def test_a_failed_rollout_learns_from_its_sibling(tmp_path: Path) -> None:
 
 
 def test_srpo_takes_failed_rollouts_with_a_hint_out_of_channel_1(tmp_path: Path) -> None:
-    live = trainer(tmp_path, routing="srpo", beta_replay=0.0, hint_gate=None, args={"max_steps": 1})
+    options: dict[str, Any] = {"environment_factory": _Unrewarding, "args": {"max_steps": 1}}
+    live = trainer(tmp_path, routing="srpo", beta_replay=0.0, hint_gate=None, **options)
     seen: dict[str, Any] = {}
-    compute = live._compute_loss
+    generate = live._generate_and_score_completions
 
-    def watched(model: Any, inputs: Any) -> torch.Tensor:
-        seen.update(inputs)
-        return compute(model, inputs)
+    def watched(inputs: Any) -> Any:
+        seen.update(generate(inputs))
+        return dict(seen)
 
-    live._compute_loss = watched
+    live._generate_and_score_completions = watched
     live.train()
     hinted = torch.tensor([bool(sites) for sites in seen["hint_sites"]])
-    assert hinted.any()
-    # Every hinted rollout of this house has failed: one wrong call spoils the reward.
-    assert (seen["advantages"][hinted] == 0).all()
+    failed = torch.tensor(uneven([None] * 8)) == 0  # half of each group; the others did better than its mean
+    assert (hinted & failed).any()
+    assert (hinted & ~failed).any()
+    assert torch.equal(seen["advantages"] == 0, hinted & failed)
 
 
 def test_srpo_leaves_rollouts_whose_hint_was_gated_to_channel_1(tmp_path: Path) -> None:
