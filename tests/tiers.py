@@ -17,6 +17,10 @@ TIERS = {
         "cli/test_recorded_session.py",
         "cli/test_replay_command.py",
         "cli/test_serve_teacher.py",
+        "envs/python_tasks/test_environment.py",
+        "envs/python_tasks/test_grader.py",
+        "envs/python_tasks/test_tasks.py::test_another_process",
+        "envs/sandbox",
         "envs/test_openenv.py",
         "hint_generator/test_hint_generator_import.py",
         "hint_generator/test_judge.py",
@@ -95,6 +99,10 @@ TIERS = {
     # Slow, and something quicker shows the same in `make test`.
     "full": (
         "test_pretrained.py::test_smollm2_speaks",
+        "envs/python_tasks/test_grader.py::test_a_mistake_fails_an_example[dev-140]",
+        "envs/python_tasks/test_grader.py::test_a_mistake_fails_an_example[train-340]",
+        "envs/python_tasks/test_grader.py::test_a_mistake_fails_an_example[held_out-340]",
+        "envs/sandbox/test_generated_programs.py::test_300_programs",
         "envs/test_openenv.py::test_the_command_serves_until_it_is_stopped",
         "ingestion/test_redaction_survivors.py::test_recall_on_more_seeds",
         "replaysim/test_normalize_engines.py::test_an_engine_gives_the_same_pairs_and_leaves_nothing[ray]",

@@ -108,8 +108,7 @@ class EpisodeEvaluation:
             "seed": seed,
             **asdict(playing),
         }
-        named = [{"task_id": task_id(row), **row} for row in rows]
-        return cls(settings, parts.factory, named, playing, batch_size, save_samples)
+        return cls(settings, parts.factory, rows, playing, batch_size, save_samples)
 
     def outcomes(self, model: Any, tokenizer: Any, on_progress: OnProgress = lambda *_: None) -> list[Outcome]:
         """Play all episodes with a model; with the same seed, the same on the same machine.
@@ -135,7 +134,7 @@ class EpisodeEvaluation:
                 for (task, sample), prompt, environment, episode in zip(batch, prompts, own, played, strict=True):
                     reward = float(environment.get_reward())
                     outcome = {
-                        "task_id": task["task_id"],
+                        "task_id": str(task.get("task_id") or task_id(task)),
                         "sample": sample,
                         "reward": reward,
                         "passed": reward >= self.settings["pass_reward"],

@@ -23,7 +23,7 @@ from composer_replication.trainer.trace_rows import TraceRow, rendered_traces
 
 @dataclass
 class RenderedLogs:
-    """Logs as token ids, rendered once for all models: pairs, and rows of traces, each with what is known of it.
+    """Logs as token ids: pairs, and rows of traces, each with what is known of it.
 
     `stats` counts the pairs that cannot be used, the collator's counts turns.
     """

@@ -91,7 +91,7 @@ def check_tasks(tasks: Sequence[Mapping[str, Any]], trained: Trained) -> int:
         asked = " ".join(str(first["prompt"][-1].get("content")).split())[:80]
         raise ValueError(
             f"{len(overlap)} of {len(tasks)} tasks are among those that {trained.place} was trained on; the first is "
-            f"task {first.get('task_id', overlap[0])} ({asked}): evaluate on tasks that it has not seen"
+            f"task {first.get('task_id') or overlap[0]} ({asked}): evaluate on tasks that it has not seen"
         )
     return len(known)
 

@@ -93,28 +93,30 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc]
     is_initialized: bool
     rooms: tuple[torch.Tensor, ...]
 
+    def make_room(self, like: Sequence[torch.Tensor], rows: int, columns: int) -> None:
+        """Allocate keys and values of some rows and columns, with the heads and the type of others."""
+        # Zeros, not what was there before: a hidden column that is not a number would still make all of them none.
+        self.rooms = tuple(one.new_zeros(rows, one.shape[1], columns + _SPARE, one.shape[3]) for one in like)
+        self.is_initialized = True
+
+    def show(self, columns: int) -> None:
+        """Make the first columns of the rooms the layer's keys and values."""
+        self.keys, self.values = (room[:, :, :columns] for room in self.rooms)
+
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         start = self.get_seq_length()
         stop = start + key_states.shape[-2]
         if not self.is_initialized or stop > self.rooms[0].shape[-2]:
-            rooms = tuple(_room(states, len(states), stop) for states in (key_states, value_states))
-            if start:
-                rooms[0][:, :, :start], rooms[1][:, :, :start] = self.keys, self.values
-            self.rooms, self.is_initialized = rooms, True
-        self.rooms[0][:, :, start:stop], self.rooms[1][:, :, start:stop] = key_states, value_states
+            before = (self.keys, self.values)
+            self.make_room((key_states, value_states), len(key_states), stop)
+            for room, states in zip(self.rooms, before if start else (), strict=False):
+                room[:, :, :start] = states
+        for room, states in zip(self.rooms, (key_states, value_states), strict=True):
+            room[:, :, start:stop] = states
         self.show(stop)
         return self.keys, self.values
-
-    def show(self, columns: int) -> None:
-        """Make the first columns of the rooms the layer's keys and values."""
-        self.keys, self.values = (room[:, :, :columns] for room in self.rooms)
-
-
-def _room(like: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    # Zeros, not what was there before: a hidden column that is not a number would still make all of them none.
-    return like.new_zeros(rows, like.shape[1], columns + _SPARE, like.shape[3])
 
 
 class KeptRows:
@@ -170,7 +172,8 @@ class KeptRows:
 
 def gathered(parts: Sequence[tuple[KeptRows, Sequence[int]]]) -> KeptRows:
     """Return a batch of some rows of others, in this order; a row may be there several times."""
-    made = KeptRows(parts[0][0]._model, sum(len(rows) for _, rows in parts))
+    first, _ = parts[0]
+    made = KeptRows(first._model, sum(len(rows) for _, rows in parts))
     device = made._own_BT.device
     indices = [torch.tensor(rows, dtype=torch.long, device=device) for _, rows in parts]
     made._lengths_B1 = torch.cat([kept._lengths_B1[index] for (kept, _), index in zip(parts, indices, strict=True)])
@@ -179,17 +182,13 @@ def gathered(parts: Sequence[tuple[KeptRows, Sequence[int]]]) -> KeptRows:
     is_loose = width > _LOOSE * longest
     width = longest if is_loose else width
     made._own_BT = torch.zeros(len(made), width, dtype=torch.bool, device=device)
-    layers = range(len(parts[0][0]._cache.layers))
-    made._cache.layers = [_RoomyLayer() for _ in layers]
-    for number in layers:
-        keys = parts[0][0]._cache.layers[number].keys
-        layer = made._cache.layers[number]
-        layer.rooms = (_room(keys, len(made), width), _room(parts[0][0]._cache.layers[number].values, len(made), width))
-        layer.is_initialized = True
+    made._cache.layers = [_RoomyLayer() for _ in first._cache.layers]
+    for old, new in zip(first._cache.layers, made._cache.layers, strict=True):
+        new.make_room((old.keys, old.values), len(made), width)
+        new.show(width)
     start = 0
     for (kept, rows), index in zip(parts, indices, strict=True):
-        stop = start + len(rows)
-        own_RT = kept._own_BT[index]
+        stop, own_RT = start + len(rows), kept._own_BT[index]
         if is_loose:
             # A row's own columns last, in their order.
             columns_RT = own_RT.long().argsort(dim=1, stable=True)[:, -width:]
@@ -197,16 +196,14 @@ def gathered(parts: Sequence[tuple[KeptRows, Sequence[int]]]) -> KeptRows:
         shift = width - own_RT.shape[1]
         made._own_BT[start:stop, shift:] = own_RT
         for old, new in zip(kept._cache.layers, made._cache.layers, strict=True):
-            for states, room in zip((old.keys, old.values), new.rooms, strict=True):
-                place = room[start:stop, :, shift:width]
+            for states, room in ((old.keys, new.keys), (old.values, new.values)):
+                place = room[start:stop, :, shift:]
                 if not is_loose:
                     torch.index_select(states, 0, index, out=place)
                     continue
                 for one, row, columns in zip(place, rows, columns_RT, strict=True):
                     torch.index_select(states[row], 1, columns, out=one)
         start = stop
-    for layer in made._cache.layers:
-        layer.show(width)
     return made
 
 

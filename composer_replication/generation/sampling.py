@@ -20,6 +20,9 @@ from transformers.generation.logits_process import (
 
 from composer_replication.generation.kept_rows import KeptRows, gathered
 
+WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
+"""Everything between a model's logits and the draw, in the order of `generate`."""
+
 # Rows that have ended leave the batch when they are this share of it: leaving copies the caches of the others.
 _LEAVING = 0.25
 
@@ -45,17 +48,10 @@ class Sampling:
 
     @cached_property
     def _steps(self) -> list[Any]:
-        """In the order of `generate`."""
-        steps: list[Any] = []
-        if self.temperature not in (0.0, 1.0):
-            steps.append(TemperatureLogitsWarper(float(self.temperature)))
-        if self.top_k:
-            steps.append(TopKLogitsWarper(self.top_k))
-        if self.top_p < 1.0:
-            steps.append(TopPLogitsWarper(self.top_p))
-        if self.min_p is not None:
-            steps.append(MinPLogitsWarper(self.min_p))
-        return steps
+        values = (float(self.temperature or 1.0), self.top_k, self.top_p, self.min_p)
+        without = (1.0, 0, 1.0, None)
+        given = zip(WARPERS, values, without, strict=True)
+        return [warper(value) for warper, value, nothing in given if value != nothing]
 
     def draw(self, logits_BV: torch.Tensor) -> tuple[list[int], list[float]]:
         """Draw a token for each row. Returns the tokens, and the logarithms of their probabilities in the draw."""

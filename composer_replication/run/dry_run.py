@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 from typing import Any
+
+from transformers import GenerationConfig
 
 from composer_replication.run.arguments import collator_config
 from composer_replication.run.configuration import Config
 from composer_replication.run.data import TrainingData
 from composer_replication.run.folder import RunDirectory, step_of
-from composer_replication.run.launch import check_installed, checked_inputs, rollout_tokenizer
+from composer_replication.run.launch import RunInputs, check_installed, checked_inputs, rollout_tokenizer
 from composer_replication.run.memory import MemoryEstimate, estimate_memory
 from composer_replication.run.model_loading import check_lengths, check_model, empty_model
+from composer_replication.trainer.cached_rollouts import keeps_caches
 from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.preference_rows import (
     PreferenceStats,
@@ -72,7 +76,8 @@ def dry_run(config: Config) -> DryRun:
     model = empty_model(config.model)
     check_model(model, tokenizer, config.model)
     check_lengths(model, config)
-    plans = channel_plans(config, data)
+    loop = "" if config.environment is None else _rollout_loop(config, inputs, model)
+    plans = channel_plans(config, data, loop)
     if not any(plan.live for plan in plans):
         raise ValueError(f"channels: none has anything to learn from ({'; '.join(plan.why for plan in plans)})")
     return DryRun(
@@ -82,6 +87,27 @@ def dry_run(config: Config) -> DryRun:
         memory=estimate_memory(config, model),
         resumes_from=0 if checkpoint is None else step_of(checkpoint),
     )
+
+
+def _rollout_loop(config: Config, inputs: RunInputs, model: Any) -> str:
+    """Name the loop that will generate, as the trainer chooses it."""
+    arguments, prompts = inputs.arguments, inputs.data.prompts
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")
+    given = {name: getattr(arguments, name) for name in names} | (arguments.generation_kwargs or {})
+    planned = SimpleNamespace(
+        model=model,
+        tools=inputs.rollouts.tools,
+        accelerator=arguments,  # for its device
+        generation_config=GenerationConfig(do_sample=True, **given),
+        rollout_func=None,
+        use_vllm=arguments.use_vllm,
+        use_transformers_continuous_batching=arguments.use_transformers_continuous_batching,
+        is_fsdp_enabled=bool(arguments.fsdp),
+        is_deepspeed_enabled=bool(arguments.deepspeed),
+        _is_vlm=False,
+        _is_conversational=lambda: all(not isinstance(row["prompt"], str) for row in prompts[:1]),
+    )
+    return "with kept caches" if keeps_caches(planned, config.channels.grpo.rollout_loop) else "by TRL's loop"
 
 
 def _count_traces(config: Config, data: TrainingData, tokenizer: Any) -> None:
@@ -123,12 +149,12 @@ def _count_pairs(config: Config, data: TrainingData, tokenizer: Any) -> None:
         data.counts["pairs"]["prompt_messages_left_out"] = stats.prompt_messages_left_out
 
 
-def channel_plans(config: Config, data: TrainingData) -> tuple[ChannelPlan, ...]:
-    """The three channels, as far as the data shows."""
+def channel_plans(config: Config, data: TrainingData, loop: str) -> tuple[ChannelPlan, ...]:
+    """The three channels, as far as the data shows; `loop` generates the rollouts."""
     grpo, sdpo, replay = config.channels.grpo, config.channels.sdpo, config.channels.replay
     if config.environment is not None:
         prompts = data.counts["prompts"]["prompts"]
-        first = ChannelPlan("grpo", None, True, f"{prompts:,} prompts, {grpo.num_generations} rollouts of each")
+        first = ChannelPlan("grpo", None, True, f"{prompts:,} prompts, {grpo.num_generations} rollouts of each, {loop}")
     else:
         tokens, lm = data.counts["traces"]["tokens_to_imitate"], config.channels.lm
         weight = 1.0 if lm is None else lm.weight

@@ -12,6 +12,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback, set
 
 from composer_replication._optional import EXTRAS, require, require_all
 from composer_replication.chat_templates import TemplatedTokenizer, configured_ends
+from composer_replication.generation.chat import tool_template
 from composer_replication.pretrained import READY_MODELS
 from composer_replication.run.arguments import (
     channel_settings,
@@ -209,12 +210,9 @@ def _rollout_trainer(config: Config, model: Any, inputs: RunInputs) -> Any:
 
 
 def rollout_tokenizer(tokenizer: Any, config: Config, model: Any = None) -> Any:
-    """The tokenizer with the template that TRL takes for rollouts with tools: one that never rewrites what was said."""
-    templates = require("trl.chat_template_utils", "train")
+    """The tokenizer with the template of the rollouts."""
     has_tools = config.environment is not None and config.environment.class_ is not None
-    template = tokenizer.chat_template
-    if has_tools and not templates.is_chat_template_prefix_preserving(tokenizer):
-        template = templates.get_training_chat_template(tokenizer)
+    template = tool_template(tokenizer) if has_tools else tokenizer.chat_template
     return TemplatedTokenizer(tokenizer, template, end_ids=configured_ends(model))
 
 

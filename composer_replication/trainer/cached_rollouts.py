@@ -7,22 +7,15 @@ import logging
 from typing import Any
 
 from transformers.generation.configuration_utils import GenerationMode
-from transformers.generation.logits_process import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from composer_replication._optional import require
 from composer_replication.causal_lm import transformers_model
 from composer_replication.channels.policy import RolloutLoop
 from composer_replication.generation.episodes import EpisodeSettings, run_episodes
 from composer_replication.generation.kept_rows import why_not_kept
+from composer_replication.generation.sampling import WARPERS
 
 logger = logging.getLogger(__name__)
-
-_SUPPORTED = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
 
 
 def keeps_caches(trainer: Any, loop: RolloutLoop) -> bool:
@@ -70,7 +63,7 @@ def _unsupported(trainer: Any) -> str | None:
     if config.stop_strings or config.max_time:
         return "stop_strings or max_time ends a generation"
     processors = inner._get_logits_processor(config, input_ids_seq_length=1)
-    if others := sorted({type(one).__name__ for one in processors if not isinstance(one, _SUPPORTED)}):
+    if others := sorted({type(one).__name__ for one in processors if not isinstance(one, WARPERS)}):
         return f"sampling uses {', '.join(others)}"
     return why_not_kept(trainer.model)
 

@@ -21,7 +21,7 @@ from composer_replication.teacher_replay.pair_files import save_preference
 
 LAMP = '''
 class Lamp:
-    def reset(self, prompt, brightness, **row):
+    def reset(self, prompt, brightness):
         self._bright = brightness
 
     def switch(self) -> str:

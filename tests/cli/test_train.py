@@ -112,10 +112,16 @@ def test_a_dry_run_with_an_environment(tmp_path: Path, capsys: pytest.CaptureFix
     file = written(tmp_path, rollout_config(tmp_path))
     both = run(capsys, file, "--dry-run", "--json", "--set", "channels.sdpo.hint_source=both")[1]
     assert [one["why"] for one in json.loads(both)["channels"]] == [
-        "4 prompts, 2 rollouts of each",
+        "4 prompts, 2 rollouts of each, with kept caches",
         "errors and successful siblings of the rollouts",
         "there are no pairs (data.pairs)",
     ]
+    penalty = ("--set", "channels.grpo.trl.repetition_penalty=1.1")
+    plan = json.loads(run(capsys, file, "--dry-run", "--json", *penalty)[1])
+    assert plan["channels"][0]["why"] == "4 prompts, 2 rollouts of each, by TRL's loop"
+    code, _, err = run(capsys, file, "--dry-run", *penalty, "--set", "channels.grpo.rollout_loop=cached")
+    assert code == 1
+    assert "rollout_loop='cached' cannot be used: sampling uses RepetitionPenaltyLogitsProcessor" in err
     off = run(capsys, file, "--dry-run", "--json", "--set", "channels.sdpo.alpha=0")[1]
     assert json.loads(off)["channels"][1]["why"] == "its weight is 0"
     pairs = json_lines(tmp_path / "pairs.jsonl", pair())

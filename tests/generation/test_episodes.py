@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import groupby
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def test_tokens_are_drawn_from_what_a_pass_over_the_whole_episode_gives() -> Non
     model = laboratory_model()
     episodes, environments = played(model)
     assert len({len(episode.completion_ids) for episode in episodes}) > 1
-    assert len({sum(flag for flag, _ in groupby(episode.generated)) for episode in episodes}) > 1
+    assert any(0 in episode.generated for episode in episodes)
     for episode in episodes:
         ids, first = episode.prompt_ids + episode.completion_ids, len(episode.prompt_ids)
         with torch.no_grad():

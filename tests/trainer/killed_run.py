@@ -33,7 +33,9 @@ ARGUMENTS = {
 }
 
 # Every pair stands there in both directions: whatever is learned, the policy comes to prefer half of them.
-PAIRS = [pair for one in house_pairs(3) for pair in (one, {**one, "chosen": one["rejected"], "rejected": one["chosen"]})]
+PAIRS = [
+    pair for one in house_pairs(3) for pair in (one, {**one, "chosen": one["rejected"], "rejected": one["chosen"]})
+]
 CUSTOMS = house_customs()
 
 
