@@ -256,13 +256,14 @@ def test_all_of_it_ends_with_the_host(kind: str, end: signal.Signals) -> None:
         "sys.path.insert(0, sys.argv[1])\n"
         "from confined import run_marked\n"
         "from composer_replication.envs.sandbox import make_sandbox\n"
-        "run_marked(make_sandbox(sys.argv[3]), sys.argv[2], 'import time; time.sleep(1000)')\n"
+        "try:\n    run_marked(make_sandbox(sys.argv[3]), sys.argv[2], 'import time; time.sleep(1000)')\n"
+        "except KeyboardInterrupt:\n    sys.stdin.read()\n"  # it goes on, without the run
     )
     command = [sys.executable, "-c", program, str(Path(__file__).parent), mark, kind]
-    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as host:
+    with subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE) as host:
         wait_for(lambda: processes_with(mark) != [])
         host.send_signal(end)
-    wait_for(lambda: processes_with(mark) == [])
+        wait_for(lambda: processes_with(mark) == [])
 
 
 def test_links_lead_nowhere(sandbox: BubblewrapSandbox, tmp_path: Path) -> None:
@@ -297,7 +298,8 @@ def test_the_scratch_folder_itself_may_be_replaced(sandbox: BubblewrapSandbox) -
         "import os\n"
         "os.rename('/tmp/scratch', '/tmp/elsewhere')\n"
         "os.symlink('/usr', '/tmp/scratch')\n"
-        "open('/tmp/elsewhere/new', 'w').write('new')\n",
+        "open('/tmp/elsewhere/new', 'w').write('new')\n"
+        "os.chmod('/tmp/elsewhere', 0)\n",
     )
     assert (result.exit_code, sandbox.files()) == (0, ["new", "old"])
 
