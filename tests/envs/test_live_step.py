@@ -16,7 +16,7 @@ from composer_replication.envs.python_tasks.bank import find_function
 from composer_replication.envs.registry import built_in
 
 
-def said(name: str, **arguments: str) -> str:
+def said(name: str, /, **arguments: str) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 

@@ -41,7 +41,7 @@ CUSTOMS = house_customs()
 
 def hint(kind: str, meta: Mapping[str, Any]) -> str | None:
     """One text for each effect: a turn has as many foreign hints as other effects were asked for."""
-    effect = EFFECT_OF_TOOL.get(meta["tool_name"])
+    effect = EFFECT_OF_TOOL.get(meta.get("tool_name", ""))
     return None if effect is None else f"Call `{CUSTOMS[effect]}`."
 
 
