@@ -251,7 +251,7 @@ def test_before_the_first_task_there_is_nothing_to_earn() -> None:
 
 
 def test_the_tools_have_schemas_and_the_environment_a_name() -> None:
-    environment, make = built_in("python_tasks")
+    environment, make, _ = built_in("python_tasks")
     assert (environment, make) == (PythonTasks, make_tasks)
     tools = tools_of(PythonTasks())
     assert list(tools) == ["read_file", "replace_text", "run_tests", "write_file"]
