@@ -7,7 +7,8 @@ whose rows all stay to the end. Of prompts, tools and answers it is given the id
 kept caches: `ComposerReplicationTrainer._generate` with rollout_loop="cached": everything that rollouts need.
 TRL: the same with rollout_loop="trl".
 
-Contestants take turns in one process, and the ratio is the median over the rounds. One thread.
+Contestants take turns in one process, and the ratio is the median over the rounds. One thread; seconds are those of the
+process, which busy ones beside it do not lengthen.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from transformers import DynamicCache
 from transformers.utils import logging
 from trl import GRPOConfig
 
-from composer_replication._tiny.tool_house import ToolHouse, house_tasks
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.envs.house_style import HouseStyle, make_tasks
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 
-PROMPTS, GENERATIONS, LENGTH = 16, 4, 128
+PROMPTS, QUICK_PROMPTS, GENERATIONS = 16, 4, 4
+LENGTH, ROUNDS = 256, 2
 REPEATS, QUICK_REPEATS = 9, 2
 CONTESTANTS = ("plain", "kept caches", "TRL")
 
@@ -72,7 +74,7 @@ def plain_loop(model: Any, rollouts: Sequence[Blocks]) -> None:
             said = [rollout.said[turn] if turn < len(rollout.said) else [] for rollout in rollouts]
             for step in range(max(map(len, said))):
                 torch.multinomial(logits.float().softmax(-1), num_samples=1)
-                logits = read([ids[step : step + 1] or ids[:0] or [] for ids in said])
+                logits = read([ids[step : step + 1] for ids in said])
 
 
 def draw_the_likeliest(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -85,23 +87,24 @@ def draw_the_likeliest(draw: Callable[..., torch.Tensor]) -> Callable[..., torch
     return drawn
 
 
-def trainer(folder: str, loop: str, rows: int) -> Any:
-    """A trainer over the tool house whose `_generate` notes its time and its rollouts."""
+def trainer(folder: str, loop: str, tasks: Sequence[dict[str, Any]]) -> Any:
+    """A trainer in house style whose `_generate` notes its time and its rollouts."""
     made: Any = ComposerReplicationTrainer(
-        model=warmed_up_model(),
+        model=laboratory_model(),
         args=GRPOConfig(
             output_dir=folder,
-            per_device_train_batch_size=rows,
+            per_device_train_batch_size=len(tasks) * GENERATIONS,
             num_generations=GENERATIONS,
             max_completion_length=LENGTH,
+            max_tool_calling_iterations=ROUNDS,
             report_to=[],
             use_cpu=True,
             bf16=False,
             gradient_checkpointing=False,
         ),
-        train_dataset=Dataset.from_list(house_tasks(PROMPTS)),
-        processing_class=house_tokenizer(),
-        environment_factory=ToolHouse,
+        train_dataset=Dataset.from_list(list(tasks)),
+        processing_class=laboratory_tokenizer(),
+        environment_factory=HouseStyle,
         alpha_sdpo=0.0,
         beta_replay=0.0,
         rollout_loop=loop,
@@ -109,9 +112,9 @@ def trainer(folder: str, loop: str, rows: int) -> Any:
     generate = made._generate
 
     def timed(prompts: list[Any]) -> Any:
-        start = time.perf_counter()
+        start = time.process_time()
         result = generate(prompts)
-        made.seconds = time.perf_counter() - start
+        made.seconds = time.process_time() - start
         made.rollouts = list(zip(*result[:3], strict=True))
         return result
 
@@ -130,19 +133,19 @@ def blocks(prompt_ids: list[int], completion_ids: list[int], generated: list[int
 
 def report(quick: bool, repeats: int) -> dict[str, Any]:
     """Let the contestants take turns."""
-    rows = [row for row in house_tasks(PROMPTS) for _ in range(GENERATIONS)]
+    tasks = make_tasks("train", QUICK_PROMPTS if quick else PROMPTS, calls=(1, 2))
+    rows = [task for task in tasks for _ in range(GENERATIONS)]
+    loops = {"kept caches": "cached", "TRL": "trl"}
     with tempfile.TemporaryDirectory() as folder:
-        trainers = {
-            name: trainer(folder, loop, len(rows)) for name, loop in (("kept caches", "cached"), ("TRL", "trl"))
-        }
-    model = warmed_up_model()
+        trainers = {name: trainer(folder, loop, tasks) for name, loop in loops.items()}
+    model = laboratory_model()
     rollouts: list[Blocks] = []
 
     def run(contestant: str) -> float:
         if contestant == "plain":
-            start = time.perf_counter()
+            start = time.process_time()
             plain_loop(model, rollouts)
-            return time.perf_counter() - start
+            return time.process_time() - start
         trainers[contestant]._generate_and_score_completions(rows)
         seconds: float = trainers[contestant].seconds
         return seconds
@@ -173,7 +176,7 @@ def report(quick: bool, repeats: int) -> dict[str, Any]:
         "shape": {
             "parameters": sum(one.numel() for one in model.parameters()),
             "rollouts": len(rows),
-            "prompts": PROMPTS,
+            "prompts": len(tasks),
             "prompt_tokens": statistics.mean(len(rollout.read[0]) for rollout in rollouts),
             "turns": len(turns) / len(rows),
             "tokens_per_turn": statistics.mean(map(len, turns)),
@@ -197,6 +200,7 @@ def make_report(arguments: argparse.Namespace) -> dict[str, Any]:
     """Make the report, without what libraries have to say."""
     torch.set_num_threads(1)
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     warnings.simplefilter("ignore")
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     torch.multinomial = draw_the_likeliest(torch.multinomial)
