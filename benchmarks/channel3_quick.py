@@ -1,12 +1,12 @@
-"""What channels 2 and 3 add to GRPO in the tool house: a tiny model, single-call tasks, real rollouts, two seeds.
+"""What channels 2 and 3 add to GRPO in a house: the laboratory model, single-call tasks, real rollouts, two seeds.
 
-Every arm trains the same model on the same tasks and pairs through the real trainer. The house's errors say which
-argument name it takes (channel 2), the pairs show the house's own call against the one that the model is used to
-(channel 3). Reported for each seed, block of steps by block: the mean reward, and by how many nats the chosen responses
-have become likelier than they were at the start, on average; and the step at which the mean reward of a block's length
-first reaches that of GRPO's last block.
+Every arm trains the same model on the same tasks and pairs through the real trainer. The house's errors say which call
+it takes (channel 2), the pairs show its own call against one that it does not take (channel 3). Reported for each seed,
+block of steps by block: the mean reward, and by how many nats the chosen responses have become likelier than they were
+at the start, on average; and the step at which the mean reward of a block's length first reaches that of GRPO's last
+block.
 
-One thread, no timing. A full run takes about ten minutes.
+One thread, no timing. A full run trains sixteen models, forty steps each.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 from trl import GRPOConfig
 
-from composer_replication._tiny.tool_house import ToolHouse, house_pairs, house_tasks
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.envs.house_style import HouseStyle, make_tasks
+from composer_replication.envs.house_style.lessons import preference_pairs
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 from composer_replication.trainer.pairs import given_pairs
 from composer_replication.trainer.preference_rows import preference_rows
@@ -87,7 +88,7 @@ def trained(options: Mapping[str, Any], seed: int, steps: int, block: int) -> di
             max_steps=steps,
             per_device_train_batch_size=ROLLOUTS,
             num_generations=4,
-            max_completion_length=96,
+            max_completion_length=64,
             learning_rate=1e-3,
             lr_scheduler_type="constant",
             logging_steps=1,
@@ -100,12 +101,12 @@ def trained(options: Mapping[str, Any], seed: int, steps: int, block: int) -> di
             seed=seed,
         )
         trainer = ComposerReplicationTrainer(
-            model=warmed_up_model(),
+            model=laboratory_model(),
             args=arguments,
-            train_dataset=Dataset.from_list(house_tasks(TASKS)),
-            processing_class=house_tokenizer(),
-            environment_factory=ToolHouse,
-            replay_dataset=house_pairs(PAIRS),
+            train_dataset=Dataset.from_list(make_tasks("train", TASKS, calls=1)),
+            processing_class=laboratory_tokenizer(),
+            environment_factory=HouseStyle,
+            replay_dataset=_pairs(),
             gradient_share_steps=0,
             **{"alpha_sdpo": 0.0, "beta_replay": 0.0, **options},
         )
@@ -123,13 +124,17 @@ def trained(options: Mapping[str, Any], seed: int, steps: int, block: int) -> di
     }
 
 
+def _pairs() -> list[dict[str, Any]]:
+    return preference_pairs(make_tasks("train", PAIRS, seed=5, calls=1))
+
+
 class ChosenGains(TrainerCallback):  # type: ignore[misc]
     """Scores the pairs now and after each block: by how many nats the chosen responses have become likelier."""
 
     def __init__(self, model: Any, block: int) -> None:
         self._model, self._block = model, block
-        self._tokenizer = house_tokenizer()
-        self._rows = preference_rows(self._tokenizer, given_pairs(house_pairs(PAIRS)), max_length=2048)
+        self._tokenizer = laboratory_tokenizer()
+        self._rows = preference_rows(self._tokenizer, given_pairs(_pairs()), max_length=2048)
         self._before = self._chosen()
         self.gains: list[float] = []
 

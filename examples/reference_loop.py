@@ -2,8 +2,9 @@
 
     python examples/reference_loop.py --steps 24
 
-A small model works in a little house of tools. It knows how to make a call and it obeys a hint, but it does not know
-what arguments are called here (`composer_replication._tiny.tool_house`). Every step it samples a few calls per task:
+The laboratory model works in a house (`composer_replication.envs.house_style`), on tasks of one call. It knows how to
+make a call and it obeys a hint, but not which of several synonymous tools this house takes. Every step it samples a few
+calls per task:
 
     channel 1  Dr. GRPO: calls that the house accepts against the average of their group
     channel 2  hint self-distillation: where a call failed, the model's own slow copy reads a hint made of the house's
@@ -27,9 +28,11 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from composer_replication._tiny.tool_house import CUSTOMS, ToolHouse, house_tasks, house_tools, tool_call, tool_result
-from composer_replication._tiny.warm_up import house_hint, house_tokenizer, warmed_up_model
 from composer_replication.distillation import dpo_loss
+from composer_replication.envs.contract import call_tool, schemas_of, tools_of
+from composer_replication.envs.house_style import Call, HouseStyle, make_tasks, right_calls
+from composer_replication.envs.house_style.lessons import hint_for
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 from composer_replication.opsd import generalized_jsd_loss
 from composer_replication.rendering import generation_header_ids, hint_message, render_conversation
 
@@ -37,6 +40,7 @@ TASKS, GROUP, MAX_TOKENS = 4, 4, 36  # tasks per step, rollouts per task, tokens
 ALPHA_SDPO, BETA_REPLAY = 1.0, 0.1  # the weights of channels 2 and 3
 EMA_RATE = 0.05
 LEARNING_RATE = 3e-4
+TOOLS = schemas_of(HouseStyle())
 
 _CALL = re.compile(r"<tool_call>\s*(\{.*\})\s*</tool_call>", re.DOTALL)
 
@@ -64,13 +68,13 @@ class Step:
 
 
 def train(steps: int, seed: int = 0) -> Iterator[Step]:
-    """Train the warmed-up model and yield every step."""
+    """Train the laboratory model and yield every step."""
     torch.manual_seed(seed)
-    tokenizer, policy = house_tokenizer(), warmed_up_model()
+    tokenizer, policy = laboratory_tokenizer(), laboratory_model()
     teacher = copy.deepcopy(policy).requires_grad_(False)  # follows the policy slowly: a live teacher collapses
     reference = copy.deepcopy(policy).requires_grad_(False)  # stays where the policy began
     optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
-    tasks = house_tasks(steps * TASKS, seed=seed)
+    tasks = make_tasks("train", steps * TASKS, seed=seed, calls=1)
     for number in range(steps):
         tasks_now = tasks[number * TASKS : (number + 1) * TASKS]
         rollouts = [rollout for task in tasks_now for rollout in group_of_rollouts(policy, tokenizer, task)]
@@ -98,9 +102,7 @@ def train(steps: int, seed: int = 0) -> Iterator[Step]:
 
 def group_of_rollouts(policy: Any, tokenizer: Any, task: dict[str, Any]) -> list[Rollout]:
     """Sample calls for one task and let the house judge them."""
-    text = tokenizer.apply_chat_template(
-        task["prompt"], tools=house_tools(), tokenize=False, add_generation_prompt=True
-    )
+    text = tokenizer.apply_chat_template(task["prompt"], tools=TOOLS, tokenize=False, add_generation_prompt=True)
     prompt_ids = tokenizer(text)["input_ids"]
     completions = sample(policy, prompt_ids, GROUP, tokenizer.eos_token_id)
     judged = [judge(task, tokenizer.decode(ids)) for ids in completions]
@@ -131,15 +133,15 @@ def sample(policy: Any, prompt_ids: list[int], count: int, end: int) -> list[lis
 
 def judge(task: dict[str, Any], said: str) -> tuple[float, str | None]:
     """Make the call that was sampled. What comes back is the reward, and a hint if the house answered with an error."""
-    house = ToolHouse()
+    house = HouseStyle()
     house.reset(**task)
     try:
-        call = json.loads(_CALL.findall(said)[0])
-        tool, arguments = str(call["name"]), dict(call["arguments"])
+        made = json.loads(_CALL.findall(said)[0])
+        call = Call(str(made["name"]), dict(made["arguments"]))
     except (IndexError, KeyError, TypeError, ValueError):
         return 0.0, None  # no call was made, so there is no error that a hint could be made of
-    answer = tool_result(house, tool, arguments)["content"]
-    return house.get_reward(), house_hint(answer, tool, arguments) if "error" in answer else None
+    answer, failed = call_tool(tools_of(house), call.tool, call.arguments)
+    return house.get_reward(), hint_for(call, answer["error"]) if failed else None
 
 
 def completion_logits(model: Any, rows: Sequence[tuple[list[int], list[int]]]) -> list[torch.Tensor]:
@@ -185,10 +187,10 @@ def hint_distillation(
     for row, rollout in zip(logits, rollouts, strict=True):
         if rollout.hint is None:
             continue
-        prompt, tools = rollout.task["prompt"], house_tools()
-        hint_ids, _ = hint_message(tokenizer, prompt, rollout.hint, tools=tools)
+        prompt = rollout.task["prompt"]
+        hint_ids, _ = hint_message(tokenizer, prompt, rollout.hint, tools=TOOLS)
         # The hint is the last message before the header that prompts the assistant.
-        header = len(rollout.prompt_ids) - len(generation_header_ids(tokenizer, prompt, tools=tools))
+        header = len(rollout.prompt_ids) - len(generation_header_ids(tokenizer, prompt, tools=TOOLS))
         context = [*rollout.prompt_ids[:header], *hint_ids, *rollout.prompt_ids[header:]]
         hinted.append((context, rollout.completion_ids))
         student_logits.append(row)
@@ -205,9 +207,8 @@ def preference(policy: Any, reference: Any, tokenizer: Any, rollouts: Sequence[R
     failed = next((rollout for rollout in rollouts if rollout.hint is not None), None)
     if failed is None:
         return torch.zeros(()), 0
-    tool, file = failed.task["wanted"][0].split()
-    right_call = [*failed.task["prompt"], tool_call(tool, CUSTOMS[tool], file)]
-    rendered = render_conversation(tokenizer, right_call, tools=house_tools())
+    (right,) = right_calls(failed.task["steps"])
+    rendered = render_conversation(tokenizer, [*failed.task["prompt"], right.message()], tools=TOOLS)
     chosen_ids = rendered.ids[rendered.turns[0].start : rendered.turns[0].stop]
     rows = [(failed.prompt_ids, chosen_ids), (failed.prompt_ids, failed.completion_ids)]
     chosen, rejected = summed_log_probabilities(policy, rows)
@@ -231,7 +232,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # for a model this small a second thread costs more than it computes
     console = Console(highlight=False, soft_wrap=True)
-    console.print("First the model gets its habits, in a supervised warm-up. Losses, and the tokens they are over:")
+    console.print("Losses, and the tokens they are over:")
     for step in train(arguments.steps, arguments.seed):
         channels = (f"{name} {loss:7.4f} /{step.active_tokens[name]:4d}" for name, loss in step.losses.items())
         console.print(f"step {step.number:2d}  {'  '.join(channels)}  calls accepted {step.pass_rate:4.0%}")

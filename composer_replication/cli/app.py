@@ -16,6 +16,7 @@ from rich.markup import escape
 
 import composer_replication
 from composer_replication.cli.doctor import doctor
+from composer_replication.cli.eval import evaluate
 from composer_replication.cli.ingest import ingest
 from composer_replication.cli.pairs import normalize, pairs
 from composer_replication.cli.quickstart import quickstart
@@ -69,6 +70,7 @@ for _verb, _example in (
     (normalize, "normalize pairs.jsonl -o normalized.jsonl"),
     (warm_up, "warm-up smollm2 --env house_style -o warmed"),
     (train, "train train.yaml --set training.steps=200 --dry-run"),
+    (evaluate, "eval runs/first --env house_style --n 200 --against ./my-model"),
 ):
     app.command(
         _example.split()[0], help=_paragraphs(_verb.__doc__), epilog=f"Example: composer-replication {_example}"

@@ -54,6 +54,7 @@ def _show(console: Console, diagnosis: Diagnosis) -> None:
     console.print(extras)
     for name, state in diagnosis.models.items():
         console.print(f"The model {name}: {state}", markup=False, soft_wrap=True)
+    console.print(f"Sandbox for model-written code: {diagnosis.sandbox}", markup=False, soft_wrap=True)
     console.print(f"To install an extra: {install_command('EXTRA')}", markup=False, soft_wrap=True)
 
 

@@ -56,6 +56,13 @@ def tools_of(environment: Any) -> dict[str, Callable[..., Any]]:
     }
 
 
+def schemas_of(environment: Any) -> list[dict[str, Any]]:
+    """Return the tools' schemas, in the same order."""
+    from transformers.utils import get_json_schema
+
+    return [get_json_schema(tool) for tool in tools_of(environment).values()]
+
+
 def call_tool(tools: Mapping[str, Callable[..., Any]], name: str, arguments: Mapping[str, Any]) -> tuple[Any, bool]:
     """Call a tool. Returns its result, and whether the call failed: then the result is `{"error": …}`, as in TRL."""
     try:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import torch
 from rich.progress import track
+from torch.nn.functional import cross_entropy
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import Lesson, tools_of
+from composer_replication.envs.contract import Lesson, schemas_of
 from composer_replication.envs.house_style.customs import EFFECTS
 from composer_replication.envs.house_style.environment import HouseStyle
 from composer_replication.envs.house_style.lessons import lessons
@@ -30,13 +30,12 @@ from composer_replication.envs.house_style.tasks import make_tasks
 from composer_replication.envs.house_style.words import WORDS, Words
 from composer_replication.laboratory import CHECKPOINT
 from composer_replication.laboratory.chances import pass_chance
-from composer_replication.laboratory.tokenizer import FRAMES, VOCABULARY, train_tokenizer
+from composer_replication.laboratory.tokenizer import VOCABULARY, WHOLE, train_tokenizer
 from composer_replication.rendering import render_conversation
 
-LESSONS, ROWS = 12_000, 32
+LESSONS, ROWS = 8_000, 32
 CALLS = (1, 1, 2, 2, 3)
 LOOKING_BACK, SHARPNESS = 3, 4.5
-COPYING_STEPS, LEARNING_RATE = 500, 3e-3
 
 
 class Phase(NamedTuple):
@@ -92,16 +91,15 @@ def build(folder: Path = CHECKPOINT, *, seed: int = 0, phases: Sequence[Phase] =
     """Train tokenizer and model, and write them to a folder."""
     numbers = random.Random(seed)
     taught = list(islice(lessons(numbers, all_words(), calls=CALLS), LESSONS))
-    tools = tool_definitions(list(tools_of(HouseStyle()).values()))
-    assert tools is not None
+    tools = schemas_of(HouseStyle())
     tokenizer = train_tokenizer(_texts(taught[:2000], tools))
     model = untaught_model(tokenizer, seed)
-    words = [" ".join(part) for part in (all_words().stems, all_words().words)]
-    teach_copying(model, sorted({token for text in words for token in tokenizer(text)["input_ids"]}))
+    words = " ".join((*all_words().stems, *all_words().words))
+    choices = torch.tensor(sorted(set(tokenizer(words)["input_ids"])))
     for phase in phases:
         of_phase = taught[: phase.steps * ROWS]
         rows = [_row(tokenizer, lesson, tools if phase.is_whole else None) for lesson in track(of_phase, "rendering")]
-        teach(model, rows, numbers, phase, tokenizer.pad_token_id)
+        teach(model, rows, numbers, phase, tokenizer.pad_token_id, choices)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "README.md").write_text(_card(model.eval(), tokenizer), encoding="utf-8")
@@ -115,7 +113,7 @@ def untaught_model(tokenizer: Any, seed: int) -> Any:
             vocab_size=VOCABULARY,
             hidden_size=128,
             intermediate_size=256,
-            num_hidden_layers=3,
+            num_hidden_layers=4,
             num_attention_heads=4,
             num_key_value_heads=4,
             max_position_embeddings=4096,
@@ -184,7 +182,7 @@ def all_words() -> Words:
 def _texts(taught: Sequence[Lesson], tools: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What the tokenizer is trained on: lessons between the frames, which are tokens anyway."""
     blank = train_tokenizer([])
-    frames = re.compile("|".join(map(re.escape, sorted(FRAMES, key=len, reverse=True))))
+    frames = re.compile("|".join(map(re.escape, sorted(WHOLE, key=len, reverse=True))))
     for number, lesson in enumerate(taught):
         text = blank.apply_chat_template(lesson.messages, tools=tools if number % 100 == 0 else None, tokenize=False)
         yield from frames.split(text)
@@ -201,24 +199,25 @@ def _row(tokenizer: Any, lesson: Lesson, tools: Sequence[dict[str, Any]] | None)
     return Row(rendered.ids, learned)
 
 
-def teach_copying(model: Any, tokens: Sequence[int]) -> None:
-    """Train a model to repeat random tokens. Then the lessons need not teach it to copy names."""
-    optimizer, schedule = _optimizer(model, COPYING_STEPS, LEARNING_RATE)
-    choices = torch.tensor(tokens)
-    for _ in track(range(COPYING_STEPS), "copying"):
-        length = int(torch.randint(8, 40, ()))
-        first = choices[torch.randint(len(choices), (ROWS, length))]
-        between = choices[torch.randint(len(choices), (ROWS, int(torch.randint(0, 40, ()))))]
-        ids = torch.cat([first, between, first], 1)
-        hidden = model.model(ids).last_hidden_state[:, -length:-1]
-        _step(model, optimizer, schedule, hidden.flatten(0, 1), ids[:, 1 - length :].flatten())
+def _copying_loss(model: Any, choices: torch.Tensor) -> torch.Tensor:
+    """The loss of repeating random tokens: names are copied, and lessons alone teach that slowly."""
+    length, between = (int(torch.randint(low, 40, ())) for low in (8, 1))
+    first, other = (choices[torch.randint(len(choices), (ROWS, size))] for size in (length, between))
+    ids = torch.cat([first, other, first], 1)
+    hidden = model.model(ids).last_hidden_state[:, -length:-1]
+    return cross_entropy(model.lm_head(hidden).flatten(0, 1), ids[:, 1 - length :].flatten())
 
 
-def teach(model: Any, rows: Sequence[Row], numbers: random.Random, phase: Phase, pad: int) -> None:
+def teach(
+    model: Any, rows: Sequence[Row], numbers: random.Random, phase: Phase, pad: int, choices: torch.Tensor
+) -> None:
     """Train a model on rows that begin alike: what they share is computed once per step."""
     first, last = min(row.ids for row in rows), max(row.ids for row in rows)
     shared = next(place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
-    optimizer, schedule = _optimizer(model, phase.steps, phase.learning_rate)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, phase.learning_rate, total_steps=phase.steps, pct_start=0.1
+    )
     prefix = torch.tensor([first[:shared]])
     by_length = sorted(rows, key=lambda row: len(row.ids))
     for _ in track(range(phase.steps), "training"):
@@ -233,22 +232,13 @@ def teach(model: Any, rows: Sequence[Row], numbers: random.Random, phase: Phase,
         for layer in cache.layers:
             layer.keys, layer.values = (part.expand(ROWS, -1, -1, -1) for part in (layer.keys, layer.values))
         hidden = model.model(ids, past_key_values=cache, use_cache=True).last_hidden_state[:, :-1]
-        _step(model, optimizer, schedule, hidden[learned], ids[:, 1:][learned])
-
-
-def _optimizer(model: Any, steps: int, learning_rate: float) -> tuple[Any, Any]:
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps, pct_start=0.1)
-    return optimizer, schedule
-
-
-def _step(model: Any, optimizer: Any, schedule: Any, hidden_NH: torch.Tensor, next_N: torch.Tensor) -> None:
-    loss = torch.nn.functional.cross_entropy(model.lm_head(hidden_NH), next_N)
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    schedule.step()
+        loss = cross_entropy(model.lm_head(hidden[learned]), ids[:, 1:][learned])
+        loss = loss if phase.is_whole else loss + _copying_loss(model, choices)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
 
 
 if __name__ == "__main__":

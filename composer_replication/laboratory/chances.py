@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import Task, call_tool, tools_of
+from composer_replication.envs.contract import Task, call_tool, schemas_of, tools_of
 from composer_replication.envs.house_style.customs import EFFECTS, call_with, right_calls
 from composer_replication.envs.house_style.environment import HouseStyle
 from composer_replication.envs.house_style.lessons import DONE, hint_for, result_of
@@ -26,7 +25,7 @@ def pass_chance(model: Any, tokenizer: Any, tasks: Sequence[Task], house: int, *
         house: number of the house.
         hinted: whether a hint, made of the error of another tool, stands before each call.
     """
-    tools = tool_definitions(list(tools_of(HouseStyle()).values()))
+    tools = schemas_of(HouseStyle())
     chances = []
     for task in tasks:
         rendered = render_conversation(tokenizer, solved(task, house, hinted=hinted), tools=tools)

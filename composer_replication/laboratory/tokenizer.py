@@ -8,12 +8,15 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from composer_replication.envs.house_style.customs import EFFECT_OF_TOOL
+from composer_replication.envs.house_style.words import WORDS
 from composer_replication.laboratory import CHECKPOINT
 
 VOCABULARY = 1024
 _PAD, _START, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _VALUE = '": {"type": "string", "description": "A value."}'
-# The frames of definitions and calls. They are most of a prompt, and a token each: what is left are the names.
+# What prompts and calls are made of is a token each: the frames of definitions and calls, which are most of a prompt,
+# tools, and endings of file names. What is left are words.
 FRAMES = (
     '<tool_call>\n{"name": "',
     '", "arguments": {"',
@@ -43,6 +46,9 @@ RESPONSE_TEMPLATE = {
 }
 
 
+WHOLE = (*FRAMES, *EFFECT_OF_TOOL, *(ending for words in WORDS.values() for ending in words.endings))
+
+
 def chat_template() -> str:
     """Return the chat template: ChatML with tools."""
     return (CHECKPOINT / "chat_template.jinja").read_text(encoding="utf-8")
@@ -54,13 +60,13 @@ def train_tokenizer(texts: Iterable[str]) -> Any:
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(FRAMES),
+        vocab_size=VOCABULARY - len(WHOLE),
         special_tokens=[_PAD, _START, _END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
-    bpe.add_tokens([AddedToken(frame, normalized=False) for frame in FRAMES])
+    bpe.add_tokens([AddedToken(whole, normalized=False) for whole in WHOLE])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=_END, pad_token=_PAD)
     tokenizer.chat_template = chat_template()
     tokenizer.response_template = RESPONSE_TEMPLATE

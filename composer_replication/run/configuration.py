@@ -196,6 +196,8 @@ def _nothing_to_learn(config: Config) -> Iterator[str]:
 
 def _channels_without_data(config: Config) -> Iterator[str]:
     sdpo, replay = config.channels.sdpo, config.channels.replay
+    if config.data.held_out and config.data.traces is None and not config.data.pairs:
+        yield f"data.held_out: {config.data.held_out:g} without data.traces and data.pairs has no effect; leave it out"
     if replay.beta and not config.data.pairs:
         yield f"channels.replay.beta: {replay.beta:g} without data.pairs has no effect; give pairs, or leave it out"
     if sdpo.alpha and config.data.traces is None and config.environment is None:

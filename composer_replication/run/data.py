@@ -14,6 +14,7 @@ from composer_replication.envs.registry import built_in
 from composer_replication.hint_generator import LayeredHints, as_collator_hint, is_students_mistake
 from composer_replication.ingestion.store import load_traces
 from composer_replication.run.configuration import Config
+from composer_replication.run.held_out import Sessions, is_held_out
 from composer_replication.run.sections import DataSection, EnvironmentSection, TasksSection
 from composer_replication.teacher_replay.compact_pairs import json_lines
 from composer_replication.teacher_replay.pair_files import parquet_rows, training_pairs
@@ -43,16 +44,21 @@ def load_training_data(settings: DataSection, environment: EnvironmentSection | 
     traces: list[TraceExample] = []
     pairs: list[Any] = []
     prompts: list[dict[str, Any]] = []
+    sessions = training_sessions(settings)
+    beside = f" beside what data.held_out ({settings.held_out:g}) leaves out" if settings.held_out else ""
     if settings.traces is not None:
         counted: Counter[str] = Counter()
-        traces = [_counted(trace, counted) for trace in islice(_traces(settings.traces), settings.max_traces)]
+        traces = [_counted(trace, counted) for trace in trained_traces(settings, sessions)]
         if not counted["assistant_turns"]:
-            raise ValueError(f"data.traces: {settings.traces} holds no turn of an assistant: there is nothing to learn")
+            raise ValueError(
+                f"data.traces: {settings.traces} holds no turn of an assistant{beside}: there is nothing to learn"
+            )
         counts["traces"] = {"traces": len(traces), **counted}
     if settings.pairs:
-        pairs = list(islice(_pairs(settings.pairs), settings.max_pairs))
+        pairs = list(trained_pairs(settings, sessions))
         if not pairs:
-            raise ValueError(f"data.pairs: {', '.join(map(str, settings.pairs))}: there is no pair in it; {_NO_PAIRS}")
+            names = ", ".join(map(str, settings.pairs))
+            raise ValueError(f"data.pairs: {names}: there is no pair in it{beside}; {_NO_PAIRS}")
         counts["pairs"] = {"pairs": len(pairs)}
     if environment is not None and environment.tasks is not None:
         prompts = _tasks(str(environment.class_), environment.tasks)[: settings.max_prompts]
@@ -63,6 +69,41 @@ def load_training_data(settings: DataSection, environment: EnvironmentSection | 
             raise ValueError(f"data.prompts: {settings.prompts} holds no prompt")
         counts["prompts"] = {"prompts": len(prompts)}
     return TrainingData(traces, pairs, prompts, counts)
+
+
+def training_sessions(settings: DataSection) -> Sessions:
+    """The sessions of the traces, as far as they are needed to hold some out."""
+    return Sessions(_traces(settings.traces) if settings.held_out and settings.traces is not None else ())
+
+
+def trained_traces(settings: DataSection, sessions: Sessions) -> Iterator[Trace]:
+    """The traces that are trained on: not those of sessions that are held out.
+
+    Raises:
+        ValueError: there are no traces in the folder.
+    """
+    traces = () if settings.traces is None else _traces(settings.traces)
+    kept = (one for one in traces if not is_held_out(sessions.of(one.trace_id), settings.held_out))
+    return islice(kept, settings.max_traces)
+
+
+def trained_pairs(settings: DataSection, sessions: Sessions) -> Iterator[Any]:
+    """The pairs that are trained on: not those of sessions that are held out.
+
+    Raises:
+        ValueError: a file is missing or holds something else; or its pairs do not say which session they come from.
+    """
+
+    def kept(pair: Any) -> bool:
+        session = sessions.of_pair(pair) if settings.held_out else ""
+        if session is None:
+            raise ValueError(
+                f"data.held_out: {settings.held_out:g} needs pairs that say which session they come from, and data in "
+                "TRL's format does not; give data.pairs the file that `pairs` or `normalize` wrote with --output"
+            )
+        return not is_held_out(session, settings.held_out)
+
+    return islice(filter(kept, _pairs(settings.pairs)), settings.max_pairs)
 
 
 def described(data: TrainingData, config: Config) -> dict[str, str]:

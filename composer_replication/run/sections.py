@@ -109,6 +109,9 @@ class DataSection(Section):
     """Maximum number of pairs."""
     max_prompts: Count | None = None
     """Maximum number of prompts."""
+    held_out: BelowOne = 0.0
+    """Share of the sessions that is left out of traces and pairs, by a hash of the session's id: `composer-replication
+    eval` then evaluates on exactly these."""
     thinking: Literal["keep", "drop"] = "drop"
     """keep: the assistant's thinking is rendered and learned; the chat template must show it. drop: it is left out."""
     max_length: Count = 4096

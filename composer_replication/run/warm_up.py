@@ -16,8 +16,7 @@ from transformers import PrinterCallback, TrainingArguments, set_seed
 
 from composer_replication._arguments import check_count, check_positive
 from composer_replication._optional import require
-from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import Lesson, tools_of
+from composer_replication.envs.contract import Lesson, schemas_of
 from composer_replication.envs.registry import built_in
 from composer_replication.run.launch import LogCallback, OnLog
 from composer_replication.run.model_loading import check_model, check_tools, load_model, load_tokenizer, lora_config
@@ -98,7 +97,7 @@ def warm_up(
                 disable_tqdm=True,
                 dataloader_pin_memory=torch.cuda.is_available(),
             ),
-            list(_examples(lessons, tool_definitions(list(tools_of(taught.environment()).values())))),
+            list(_examples(lessons, schemas_of(taught.environment()))),
             tokenizer,
             collator=CollatorConfig(max_seq_len=longest, enable_sdpo=False, enable_replay_dpo=False),
             callbacks=[LogCallback(on_log)] if on_log is not None else None,
@@ -113,7 +112,7 @@ def warm_up(
     return [logged["loss"] for logged in trainer.state.log_history if "loss" in logged]
 
 
-def _examples(lessons: Sequence[Lesson], tools: list[dict[str, Any]] | None) -> Iterator[TraceExample]:
+def _examples(lessons: Sequence[Lesson], tools: list[dict[str, Any]]) -> Iterator[TraceExample]:
     """Lessons as traces; what is not to be learned is marked as a copy, which is context alone."""
     for number, lesson in enumerate(lessons):
         turns = [

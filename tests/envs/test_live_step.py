@@ -10,14 +10,13 @@ import pytest
 from datasets import Dataset
 from trainer.live_run import metrics, trainer
 
-from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import Task, tools_of
+from composer_replication.envs.contract import Task, schemas_of
 from composer_replication.envs.house_style import right_calls
 from composer_replication.envs.python_tasks.bank import find_function
 from composer_replication.envs.registry import built_in
 
 
-def said(name: str, **arguments: str) -> str:
+def said(name: str, /, **arguments: str) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
@@ -41,7 +40,7 @@ def test_all_channels_learn_from_rollouts_in_the_environment(environment: str, t
         "prompt": task["prompt"],
         "chosen": [{"role": "assistant", "content": "Yes."}],
         "rejected": [{"role": "assistant", "content": "No."}],
-        "tools": tool_definitions(list(tools_of(made.environment()).values())),
+        "tools": schemas_of(made.environment()),
     }
     live = trainer(
         tmp_path,

@@ -10,24 +10,24 @@ import torch
 from packable_models import build
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
-from composer_replication._tiny.tool_house import ToolHouse, house_tasks
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.envs.house_style import HouseStyle, make_tasks
 from composer_replication.envs.reset_text import begin_episode
 from composer_replication.generation import Episode, EpisodeSettings, run_episodes
 from composer_replication.generation import episodes as episodes_module
 from composer_replication.generation.sampling import Part, Said
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 
 
-def played(model: Any, *, rows: int = 12, **settings: Any) -> tuple[list[Episode], list[ToolHouse]]:
-    tasks = [task for task in house_tasks(rows // 3) for _ in range(3)]
-    environments = [ToolHouse() for _ in tasks]
+def played(model: Any, *, rows: int = 12, **settings: Any) -> tuple[list[Episode], list[HouseStyle]]:
+    tasks = [task for task in make_tasks("train", rows // 3, calls=1) for _ in range(3)]
+    environments = [HouseStyle() for _ in tasks]
     prompts = [begin_episode(environment, task) for environment, task in zip(environments, tasks, strict=True)]
     limits = EpisodeSettings(**{"max_completion_length": 96, **settings})
-    return run_episodes(model, house_tokenizer(), prompts, environments, limits), environments
+    return run_episodes(model, laboratory_tokenizer(), prompts, environments, limits), environments
 
 
 def test_tokens_are_drawn_from_what_a_pass_over_the_whole_episode_gives() -> None:
-    model = warmed_up_model()
+    model = laboratory_model()
     episodes, environments = played(model)
     assert len({len(episode.completion_ids) for episode in episodes}) > 1
     assert any(0 in episode.generated for episode in episodes)
@@ -41,15 +41,15 @@ def test_tokens_are_drawn_from_what_a_pass_over_the_whole_episode_gives() -> Non
         assert not torch.tensor(episode.logprobs)[~own].any()
     # What an environment has seen is what its episode says.
     for episode, environment in zip(episodes, environments, strict=True):
-        assert len(environment._made) == episode.calls
-        assert sum(made.endswith("failed") for made in environment._made) == episode.failures
+        assert environment._effects + environment._failures == episode.calls
+        assert environment._failures == episode.failures
         results = [message for message in episode.messages if message["role"] == "tool"]
         assert sum("error" in message["content"] for message in results) in (episode.failures, episode.failures - 1)
     assert sum(episode.calls for episode in episodes) > sum(episode.failures for episode in episodes) > 0
 
 
 def test_the_likeliest_tokens_are_those_of_generate() -> None:
-    model = warmed_up_model()
+    model = laboratory_model()
     (first, *others), _ = played(model, rows=3, temperature=0.0, max_tool_iterations=1)
     assert [other.completion_ids for other in others] == [first.completion_ids] * 2
     said = first.completion_ids[: first.generated.index(0)]
@@ -106,4 +106,4 @@ def test_what_cannot_be_played_is_refused(qwen_tokenizer: Any) -> None:
     tokenizer = tiny_tokenizer("qwen2_5")
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
     with pytest.raises(ValueError, match="chat template"):
-        run_episodes(tiny_model(vocab_size=640), tokenizer, [prompt], [ToolHouse()], EpisodeSettings())
+        run_episodes(tiny_model(vocab_size=640), tokenizer, [prompt], [HouseStyle()], EpisodeSettings())

@@ -12,9 +12,8 @@ import pytest
 import torch
 from run.training_material import model_folder
 
-from composer_replication.chat_templates import tool_definitions
 from composer_replication.cli.app import run
-from composer_replication.envs.contract import Lesson, tools_of
+from composer_replication.envs.contract import Lesson, schemas_of
 from composer_replication.envs.house_style import HouseStyle, make_lessons
 from composer_replication.envs.registry import BuiltIn
 from composer_replication.pretrained import load_checkpoint
@@ -62,7 +61,7 @@ def asked(name: str) -> list[dict[str, Any]]:
 def doors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The tools of an environment `doors`, which the warm-up then finds."""
     monkeypatch.setattr(warm_up_module, "built_in", lambda _: BuiltIn(Doors, lambda *_: [], door_lessons))
-    return tool_definitions(list(tools_of(Doors()).values())) or []
+    return schemas_of(Doors())
 
 
 def readable(model: Any, tokenizer: Any, tools: list[dict[str, Any]]) -> float:
@@ -100,7 +99,7 @@ def test_a_model_that_makes_no_calls_makes_them_afterwards(tmp_path: Path, doors
 
 
 def test_the_loss_is_on_the_tokens_of_learned_turns_alone(qwen_tokenizer: Any) -> None:
-    tools = tool_definitions(list(tools_of(HouseStyle()).values()))
+    tools = schemas_of(HouseStyle())
     collator = ComposerDataCollator(qwen_tokenizer, CollatorConfig(enable_sdpo=False))
     lessons = make_lessons(12)
     unlearned = 0

@@ -1,4 +1,4 @@
-"""A live run in the little tool house: what the trainer's tests share."""
+"""A live run of the laboratory model in a house: what the trainer's tests share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,23 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig
 
-from composer_replication._tiny.tool_house import ToolHouse, house_pairs, house_tasks
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.envs.house_style import HouseStyle, make_tasks
+from composer_replication.envs.house_style.lessons import preference_pairs
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
+
+
+def house_tasks(count: int) -> list[dict[str, Any]]:
+    return make_tasks("train", count, calls=1)
+
+
+def house_pairs(count: int) -> list[dict[str, Any]]:
+    return preference_pairs(make_tasks("train", count, seed=5, calls=1))
+
+
+def uneven(completions: list[Any], **_: Any) -> list[float]:
+    """A little for every other rollout: the rewards of a group differ, whatever the model says."""
+    return [0.25 * (row % 2) for row in range(len(completions))]
 
 
 def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
@@ -20,7 +34,7 @@ def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
         "max_steps": 2,
         "per_device_train_batch_size": 8,
         "num_generations": 4,
-        "max_completion_length": 96,
+        "max_completion_length": 64,
         "learning_rate": 1e-3,
         "lr_scheduler_type": "constant",
         "logging_steps": 1,
@@ -30,7 +44,6 @@ def arguments(output_dir: Path, **changes: Any) -> GRPOConfig:
         "bf16": False,
         "gradient_checkpointing": False,
         "disable_tqdm": True,
-        "seed": 9,  # in the first two steps, every group has rollouts that earn and rollouts that fail
     }
     return GRPOConfig(**{**settings, **changes})
 
@@ -39,11 +52,12 @@ def trainer(
     output_dir: Path, *, model: Any = None, args: dict[str, Any] | None = None, tasks: int = 16, **options: Any
 ) -> Any:
     settings: dict[str, Any] = {
-        "model": model if model is not None else warmed_up_model(),
+        "model": model if model is not None else laboratory_model(),
         "args": arguments(output_dir, **(args or {})),
         "train_dataset": Dataset.from_list(house_tasks(tasks)),
-        "processing_class": house_tokenizer(),
-        "environment_factory": ToolHouse,
+        "processing_class": laboratory_tokenizer(),
+        "environment_factory": HouseStyle,
+        "reward_funcs": [uneven],
         "replay_dataset": house_pairs(6),
     }
     return ComposerReplicationTrainer(**{**settings, **options})

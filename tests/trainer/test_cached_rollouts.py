@@ -18,9 +18,9 @@ from trainer.live_run import arguments, trainer
 from trainer.scripted_model import scripted_model
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
-from composer_replication._tiny.warm_up import house_tokenizer
 from composer_replication.envs.reset_text import begin_episode
 from composer_replication.generation import EpisodeSettings
+from composer_replication.laboratory import laboratory_tokenizer
 from composer_replication.trainer import cached_rollouts
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 from composer_replication.trainer.on_policy_hints import SITES
@@ -261,7 +261,7 @@ def test_both_loops_end_after_the_same_rounds(tmp_path: Path) -> None:
 
 
 def _windowed() -> Any:
-    model = tiny_model("qwen2", vocab_size=len(house_tokenizer()))
+    model = tiny_model("qwen2", vocab_size=len(laboratory_tokenizer()))
     model.config.layer_types = ["sliding_attention"] * 2
     model.config.sliding_window = 8
     return model

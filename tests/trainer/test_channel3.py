@@ -1,13 +1,12 @@
-"""Channel 3 beside GRPO in the tool house: what the anchor on the chosen is for."""
+"""Channel 3 beside GRPO in a house: what the anchor on the chosen is for."""
 
 from __future__ import annotations
 
 import statistics
 from pathlib import Path
 
-from trainer.live_run import metrics, trainer
+from trainer.live_run import house_pairs, metrics, trainer
 
-from composer_replication._tiny.tool_house import house_pairs
 from composer_replication.run.presets import PRESETS
 
 EARNED = {key.rpartition(".")[2]: one.value for key, one in PRESETS["recommended"].items() if "replay" in key}

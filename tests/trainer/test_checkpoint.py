@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from trainer.test_trace_trainer import house_traces, trace_trainer
+from trainer.test_trace_trainer import trace_trainer
+from transformers import PreTrainedTokenizerFast
 
-from composer_replication._tiny import tiny_model
-from composer_replication._tiny.warm_up import house_tokenizer
+from composer_replication._tiny import tiny_model, tiny_tokenizer
 from composer_replication.causal_lm import run_causal_lm
 from composer_replication.channels.hint_distillation import HintGate
 from composer_replication.trainer.channel_engine import site_numbers
@@ -62,17 +63,22 @@ def test_what_cannot_be_trusted_is_named(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_an_earlier_version_is_resumed_with_the_same_numbers(tmp_path: Path) -> None:
     """`fixtures/checkpoint-2` was written after step 2 of a run with a model of 8 hidden units."""
-    tokenizer = house_tokenizer()
+    fixtures = Path(__file__).with_name("fixtures")
+    checkpoint = fixtures / "checkpoint-2"
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(checkpoint / "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    tokenizer.chat_template = tiny_tokenizer("qwen2_5").chat_template
     run = trace_trainer(
         tmp_path,
         model=tiny_model("qwen2", vocab_size=len(tokenizer), hidden_size=8, seed=1),
         processing_class=tokenizer,
-        train_dataset=house_traces(4),
+        train_dataset=json.loads((fixtures / "traces-of-checkpoint-2.json").read_text(encoding="utf-8")),
         sdpo_wrapper="taid",
         hint_gate=HintGate(min_gap=0.0),
         args={"max_steps": 4},
     )
-    run._load_optimizer_and_scheduler(str(Path(__file__).with_name("fixtures") / "checkpoint-2"))
+    run._load_optimizer_and_scheduler(str(checkpoint))
     run.channels.begin(4)
     assert run.channels.taid_t == 0.7
     assert run.channels.pairs is not None

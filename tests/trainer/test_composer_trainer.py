@@ -13,14 +13,13 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from trainer.live_run import arguments, metrics, trainer
+from trainer.live_run import arguments, house_pairs, house_tasks, metrics, trainer, uneven
 from trainer.test_trace_trainer import house_traces
 from trl import GRPOTrainer
-from trl.chat_template_utils import add_response_schema
 
-from composer_replication._tiny.tool_house import ToolHouse, house_pairs, house_tasks
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.channels.hint_distillation import HintGate, judge_sites
+from composer_replication.envs.house_style import HouseStyle
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 from composer_replication.trainer import channel_engine, on_policy_hints
 from composer_replication.trainer.channel_log import InactiveChannelWarning
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
@@ -62,11 +61,12 @@ def test_without_weights_it_is_grpo_number_for_number(tmp_path: Path) -> None:
     ours = trainer(tmp_path / "ours", alpha_sdpo=0.0, beta_replay=0.0)
     ours.train()
     plain = GRPOTrainer(
-        model=warmed_up_model(),
+        model=laboratory_model(),
         args=arguments(tmp_path / "plain"),
         train_dataset=Dataset.from_list(house_tasks(16)),
-        processing_class=house_tokenizer(),
-        environment_factory=ToolHouse,
+        processing_class=laboratory_tokenizer(),
+        environment_factory=HouseStyle,
+        reward_funcs=[uneven],
     )
     plain.train()
     clock = ("time", "runtime", "per_second")
@@ -79,7 +79,7 @@ def test_without_weights_it_is_grpo_number_for_number(tmp_path: Path) -> None:
     assert not any("channels" in name for line in got for name in line)
 
 
-class _Unrewarding(ToolHouse):
+class _Unrewarding(HouseStyle):
     """The house without its own judgement."""
 
     get_reward = None  # type: ignore[assignment]
@@ -267,7 +267,7 @@ def test_the_gate_is_calibrated_on_the_first_generation(tmp_path: Path) -> None:
 
     def watched(batch: Any, site_of_pair_P: torch.Tensor) -> list[float]:
         source = "sdpo" if "response_mask" not in batch else "traces"
-        texts = house_tokenizer().batch_decode(batch["ctx_teacher_input_ids"])
+        texts = laboratory_tokenizer().batch_decode(batch["ctx_teacher_input_ids"])
         measured.append((source, texts, changes(batch, site_of_pair_P)))
         return measured[-1][-1]
 
@@ -330,10 +330,10 @@ def test_pairs_are_compared_with_what_rollouts_show(tmp_path: Path, caplog: pyte
     trainer(tmp_path)
     assert "replay_dataset" not in caplog.text
     bare = [{key: value for key, value in pair.items() if key != "tools"} for pair in house_pairs(6)]
-    with pytest.raises(ValueError, match=r"6 of 6 pairs call tools without showing any .* rollouts show count_lines, "):
+    with pytest.raises(ValueError, match=r"6 of 6 pairs call tools without showing any .* rollouts show add_line, "):
         trainer(tmp_path, replay_dataset=bare)
     with pytest.raises(ValueError, match="without showing any"):
-        trainer(tmp_path, replay_dataset=bare, environment_factory={"house": ToolHouse}, **_in_environment("house"))
+        trainer(tmp_path, replay_dataset=bare, environment_factory={"house": HouseStyle}, **_in_environment("house"))
     trainer(tmp_path, replay_dataset=[{**pair, "prompt": pair["prompt"][1:]} for pair in house_pairs(6)])
     assert "6 of 6 pairs have another system prompt" in caplog.text
 
@@ -348,7 +348,7 @@ def test_pairs_that_were_not_given_are_missed(tmp_path: Path) -> None:
         live.train()
 
 
-class _Taught(ToolHouse):
+class _Taught(HouseStyle):
     """A house that says by itself what was wrong with the last turn."""
 
     def _feedback(self) -> str | None:
@@ -375,7 +375,7 @@ def test_hints_come_from_environments_and_reward_functions(tmp_path: Path) -> No
         compute = live.channels.hint_loss
 
         def watched(student: Any, batch: Any, *args: Any, _name: str = name, _do: Any = compute, **kwargs: Any) -> Any:
-            seen[_name] = "".join(house_tokenizer().batch_decode(batch["ctx_teacher_input_ids"]))
+            seen[_name] = "".join(laboratory_tokenizer().batch_decode(batch["ctx_teacher_input_ids"]))
             return _do(student, batch, *args, **kwargs)
 
         live.channels.hint_loss = watched
@@ -392,20 +392,22 @@ def test_a_failed_rollout_learns_from_its_sibling(tmp_path: Path) -> None:
 
 
 def test_srpo_takes_failed_rollouts_with_a_hint_out_of_channel_1(tmp_path: Path) -> None:
-    live = trainer(tmp_path, routing="srpo", beta_replay=0.0, hint_gate=None, args={"max_steps": 1})
+    options: dict[str, Any] = {"environment_factory": _Unrewarding, "args": {"max_steps": 1}}
+    live = trainer(tmp_path, routing="srpo", beta_replay=0.0, hint_gate=None, **options)
     seen: dict[str, Any] = {}
-    compute = live._compute_loss
+    generate = live._generate_and_score_completions
 
-    def watched(model: Any, inputs: Any) -> torch.Tensor:
-        seen.update(inputs)
-        return compute(model, inputs)
+    def watched(inputs: Any) -> Any:
+        seen.update(generate(inputs))
+        return dict(seen)
 
-    live._compute_loss = watched
+    live._generate_and_score_completions = watched
     live.train()
     hinted = torch.tensor([bool(sites) for sites in seen["hint_sites"]])
-    assert hinted.any()
-    # Every hinted rollout of this house has failed: one wrong call spoils the reward.
-    assert (seen["advantages"][hinted] == 0).all()
+    failed = torch.tensor(uneven([None] * 8)) == 0  # half of each group; the others did better than its mean
+    assert (hinted & failed).any()
+    assert (hinted & ~failed).any()
+    assert torch.equal(seen["advantages"] == 0, hinted & failed)
 
 
 def test_srpo_leaves_rollouts_whose_hint_was_gated_to_channel_1(tmp_path: Path) -> None:
@@ -464,14 +466,14 @@ def test_bad_input_is_named_before_the_first_step(tmp_path: Path) -> None:
         trainer(tmp_path, sdpo_teacher="oracle")
     with pytest.raises(ValueError, match="srpo"):
         trainer(tmp_path, routing="srpo", alpha_sdpo=0.0)
-    small = warmed_up_model()
+    small = laboratory_model()
     small.resize_token_embeddings(100)
     with pytest.raises(ValueError, match=r"tokenizer has \d+ tokens.*embeddings for 100"):
         trainer(tmp_path, model=small)
 
 
 def test_a_template_that_cannot_show_hints_is_refused_when_the_trainer_is_made(tmp_path: Path) -> None:
-    tokenizer = add_response_schema(house_tokenizer())
+    tokenizer = laboratory_tokenizer()
     tokenizer.chat_template = (
         "{% for m in messages[1:] if m.role in ('system', 'user') %}{{ raise_exception('one task only') }}{% endfor %}"
         + tokenizer.chat_template
@@ -498,7 +500,7 @@ def test_rewards_that_are_no_numbers(tmp_path: Path) -> None:
 
 
 def test_sequence_logprobs_are_sums_over_the_response() -> None:
-    model = warmed_up_model()
+    model = laboratory_model()
     ids = torch.tensor([[5, 9, 7, 11], [8, 6, 12, 4]])
     mask = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 0]])
     with torch.no_grad():

@@ -8,10 +8,11 @@ import pytest
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from trl import GRPOConfig, GRPOTrainer
+from trainer import live_run
+from trl import GRPOTrainer
 
-from composer_replication._tiny.tool_house import ToolHouse, house_tasks
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
+from composer_replication.envs.house_style import HouseStyle
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 from composer_replication.trainer.rewards import Effort, EffortPenalty, effort_cost, measure_effort
 
 CALL = {"type": "function", "function": {"name": "read_file", "arguments": {"path": "a.py"}}}
@@ -107,28 +108,14 @@ def test_a_penalty_that_would_pay_for_effort_is_refused(arguments: dict[str, Any
 
 
 def test_trl_takes_the_penalty_beside_the_environments_own_reward(tmp_path: Path) -> None:
-    arguments = GRPOConfig(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=128,
-        max_steps=1,
-        logging_steps=1,
-        use_cpu=True,
-        bf16=False,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-        gradient_checkpointing=False,
-    )
-    tokenizer = house_tokenizer()
+    tokenizer = laboratory_tokenizer()
     trainer = GRPOTrainer(
-        model=warmed_up_model(),
-        args=arguments,
+        model=laboratory_model(),
+        args=live_run.arguments(tmp_path, max_steps=1, per_device_train_batch_size=4),
         reward_funcs=[EffortPenalty(0.001, q=0.0, tokenizer=tokenizer)],
-        train_dataset=Dataset.from_list(house_tasks(8)),
+        train_dataset=Dataset.from_list(live_run.house_tasks(8)),
         processing_class=tokenizer,
-        environment_factory=ToolHouse,
+        environment_factory=HouseStyle,
     )
     trainer.train()
     (logged,) = (entry for entry in trainer.state.log_history if "reward" in entry)

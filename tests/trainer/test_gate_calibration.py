@@ -14,9 +14,9 @@ import pytest
 import torch
 from trainer.test_trace_trainer import house_traces
 
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.channels.hint_distillation import HintGate
 from composer_replication.channels.settings import ChannelSettings
+from composer_replication.laboratory import laboratory_model, laboratory_tokenizer
 from composer_replication.trainer.channel_engine import ChannelEngine, site_numbers
 from composer_replication.trainer.data_collator import CollatorConfig, ComposerDataCollator
 from composer_replication.trainer.gate_calibration import GateCalibration, HintedTurn, RowCalibration
@@ -119,12 +119,12 @@ def test_what_one_generation_lacks_comes_with_the_next(caplog: pytest.LogCapture
 def collator(texts: Sequence[str]) -> ComposerDataCollator:
     left = iter(texts)
     config = CollatorConfig(hint_generator=lambda kind, meta: next(left))
-    return ComposerDataCollator(tokenizer=house_tokenizer(), config=config)
+    return ComposerDataCollator(tokenizer=laboratory_tokenizer(), config=config)
 
 
 def engine(gate: HintGate) -> ChannelEngine:
     settings = ChannelSettings(beta_replay=0.0, hint_gate=gate)
-    return ChannelEngine(warmed_up_model(), settings, pairs=None, channels={"lm": 1.0, "sdpo": 0.1}, seed=3)
+    return ChannelEngine(laboratory_model(), settings, pairs=None, channels={"lm": 1.0, "sdpo": 0.1}, seed=3)
 
 
 def test_the_threshold_is_the_percentile_of_plain_passes_and_decides() -> None:
@@ -136,7 +136,7 @@ def test_the_threshold_is_the_percentile_of_plain_passes_and_decides() -> None:
     threshold = run.calibrations["sdpo"].threshold
     assert threshold is not None
 
-    model = warmed_up_model().eval()
+    model = laboratory_model().eval()
 
     def mean_logprob(ids: list[int], start: int, stop: int) -> float:
         with torch.no_grad():

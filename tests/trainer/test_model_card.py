@@ -68,7 +68,7 @@ def test_trainers_that_no_configuration_made_leave_a_card(tmp_path: Path) -> Non
         model, arguments, [TraceExample(turns=turns)], tiny_tokenizer("qwen2_5"), optimizers=optimizers
     )
     # Nothing is generated, so the model need not know how to call tools.
-    live = live_trainer(tmp_path / "live", model=tiny_model("qwen2", vocab_size=768, seed=1), replay_dataset=None)
+    live = live_trainer(tmp_path / "live", model=tiny_model("qwen2", vocab_size=1024, seed=1), replay_dataset=None)
     for one, rows, channels in ((from_logs, "1", ("lm", "sdpo", "replay")), (live, "16", ("grpo", "sdpo", "replay"))):
         one.save_model(str(tmp_path / "saved"))
         one.create_model_card(tags=["mine"])

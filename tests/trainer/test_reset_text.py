@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from trainer.live_run import trainer
 
 from composer_replication._tiny import tiny_model
-from composer_replication._tiny.tool_house import ToolHouse
-from composer_replication._tiny.warm_up import house_tokenizer
+from composer_replication.envs.house_style import HouseStyle
 from composer_replication.envs.reset_text import apart, begin_episode, separating
+from composer_replication.laboratory import laboratory_tokenizer
 
 IMAGE = {"type": "image"}
 
@@ -23,16 +23,16 @@ def text(words: str) -> dict[str, str]:
     return {"type": "text", "text": words}
 
 
-class Talking(ToolHouse):
+class Talking(HouseStyle):
     """A house that says something when an episode begins."""
 
     def __init__(self, says: Any) -> None:
-        super().__init__()
         self._says = says
+        super().__init__()
 
-    def reset(self, wanted: list[str], **row: Any) -> Any:
+    def reset(self, files: list[list[str]], steps: list[list[str]], **row: Any) -> Any:
         """Begin a task."""
-        super().reset(wanted)
+        super().reset(files, steps)
         return self._says
 
 
@@ -45,7 +45,7 @@ def shown_prompt(folder: Path, says: Any, prompt: list[dict[str, Any]], *, named
     factory: Any = functools.partial(Talking, says)
     live = trainer(
         folder,
-        model=tiny_model(vocab_size=len(house_tokenizer())),
+        model=tiny_model(vocab_size=len(laboratory_tokenizer())),
         environment_factory={"house": factory} if named else factory,
         alpha_sdpo=0.0,  # even where the rest is TRL's own, number for number
         beta_replay=0.0,
@@ -57,7 +57,7 @@ def shown_prompt(folder: Path, says: Any, prompt: list[dict[str, Any]], *, named
         raise _PromptsMadeError
 
     live._generate = generate
-    row = {"prompt": prompt, "wanted": [], "environment": "house"}
+    row = {"prompt": prompt, "files": [], "steps": [], "environment": "house"}
     with pytest.raises(_PromptsMadeError):
         live._generate_and_score_completions([row, row])
     assert seen[0] == seen[1]
@@ -105,21 +105,21 @@ def test_what_is_put_between(content: Any, returned: Any, expected: Any) -> None
 
 def test_a_row_without_a_prompt_gets_the_text_as_it_is() -> None:
     environment = separating(functools.partial(Talking, "Files: 7"))()
-    assert environment.reset(wanted=[]) == "Files: 7"
+    assert environment.reset(files=[], steps=[]) == "Files: 7"
     assert type(environment) is Talking
 
 
 def test_reset_is_called_as_before() -> None:
     environment = separating(functools.partial(Talking, None))()
-    assert environment.reset(["read_file a.py"]) is None
-    assert environment.reset(wanted=[], prompt="A prompt that is plain text") is None
+    assert environment.reset([["a.py", ""]], []) is None
+    assert environment.reset(files=[], steps=[], prompt="A prompt that is plain text") is None
 
 
 def test_an_environment_made_once_for_all_is_wrapped_once() -> None:
     one = Talking("Files: 7")
     factory = separating(lambda: one)
     assert factory() is factory() is one
-    assert one.reset(wanted=[], prompt=[{"role": "user", "content": "Go."}]) == "\n\nFiles: 7"
+    assert one.reset(files=[], steps=[], prompt=[{"role": "user", "content": "Go."}]) == "\n\nFiles: 7"
 
 
 class Slotted:

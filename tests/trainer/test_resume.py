@@ -18,28 +18,19 @@ import torch
 from safetensors.torch import load_file
 from trainer.live_run import metrics, trainer
 
-from composer_replication._tiny.warm_up import house_tokenizer, warmed_up_model
 from composer_replication.trainer.checkpoint import last_complete_checkpoint
 
 SCRIPT = Path(__file__).with_name("killed_run.py")
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    warmed_up_model().save_pretrained(folder)
-    house_tokenizer().save_pretrained(folder)
-    return folder
-
-
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
 
 
-def _start(model_dir: Path, output_dir: Path, kind: str) -> subprocess.Popen[str]:
+def _start(output_dir: Path, kind: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(model_dir), str(output_dir), kind],
+        [sys.executable, str(SCRIPT), str(output_dir), kind],
         env=_environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -66,14 +57,14 @@ def _weights(output_dir: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
-def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, model_dir: Path, kind: str) -> None:
+def test_a_killed_run_equals_one_that_was_not(tmp_path: Path, kind: str) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    _finish(_start(model_dir, whole, kind))
+    _finish(_start(whole, kind))
     # In the middle of saving: the folder is there and its last file is not.
-    _kill_when(_start(model_dir, broken, kind), (broken / "checkpoint-2").exists)
+    _kill_when(_start(broken, kind), (broken / "checkpoint-2").exists)
     # Between a generation and the use of its second half, and between two lines of the log.
-    _kill_when(_start(model_dir, broken, kind), lambda: _saved(broken) >= 3)
-    _finish(_start(model_dir, broken, kind))
+    _kill_when(_start(broken, kind), lambda: _saved(broken) >= 3)
+    _finish(_start(broken, kind))
     expected, got = metrics(whole), metrics(broken)
     assert [line["step"] for line in got] == [2, 4, 6]
     assert got == expected
@@ -93,12 +84,12 @@ def _saved(output_dir: Path) -> int:
     return int(found.name.rpartition("-")[2]) if found is not None else 0
 
 
-def test_two_processes_stay_one_policy(tmp_path: Path, model_dir: Path) -> None:
+def test_two_processes_stay_one_policy(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_addr=127.0.0.1"]
     with socket.create_server(("127.0.0.1", 0)) as free:
         launcher.append(f"--master_port={free.getsockname()[1]}")
     run = subprocess.run(
-        [*launcher, str(SCRIPT), str(model_dir), str(tmp_path), "two"],
+        [*launcher, str(SCRIPT), str(tmp_path), "two"],
         env=_environment(),
         capture_output=True,
         text=True,

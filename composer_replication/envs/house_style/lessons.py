@@ -7,13 +7,13 @@ and otherwise the one that a hint or an error names.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any
 
-from composer_replication.envs.contract import Lesson, Task, call_tool, tools_of
-from composer_replication.envs.house_style.customs import EFFECTS, Call, call_with
+from composer_replication.envs.contract import Lesson, Task, call_tool, schemas_of, tools_of
+from composer_replication.envs.house_style.customs import EFFECTS, Call, Customs, call_with, right_calls
 from composer_replication.envs.house_style.environment import HouseStyle
 from composer_replication.envs.house_style.tasks import make_task
 from composer_replication.envs.house_style.words import WORDS, Words
@@ -43,6 +43,25 @@ def lessons(numbers: random.Random, words: Words, *, calls: Sequence[int] = (1, 
     """
     while True:
         yield _lesson(numbers, make_task(words, numbers, numbers.choice(calls)))
+
+
+def preference_pairs(tasks: Iterable[Task], house: int | Customs = 0, *, seed: int = 0) -> list[dict[str, Any]]:
+    """Make a preference pair of each task's first step: the call that a house takes, against one of another signature.
+
+    Args:
+        tasks: rows of `make_tasks`.
+        house: number or customs of the house.
+        seed: of the draw of the other signatures.
+    """
+    numbers, tools = random.Random(seed), schemas_of(HouseStyle())
+    pairs = []
+    for task in tasks:
+        effect, *values = task["steps"][0]
+        right = right_calls(task["steps"], house)[0]
+        wrong = numbers.choice(_other_calls(effect, values, right))
+        chosen, rejected = ([call.message()] for call in (right, wrong))
+        pairs.append({"prompt": task["prompt"], "chosen": chosen, "rejected": rejected, "tools": tools})
+    return pairs
 
 
 def hint_for(call: Call, error: str) -> str:
@@ -80,9 +99,13 @@ def _lesson(numbers: random.Random, task: Task) -> Lesson:
 
 def _wrong_call(numbers: random.Random, effect: str, values: Sequence[str], right: Call) -> Call:
     """Draw a call as another house takes it, or the right one without its last argument."""
-    others = [call_with(signature, values) for signature in EFFECTS[effect].signatures]
     incomplete = right._replace(arguments=dict(list(right.arguments.items())[:-1]))
-    return numbers.choice([*(call for call in others if call != right), incomplete])
+    return numbers.choice([*_other_calls(effect, values, right), incomplete])
+
+
+def _other_calls(effect: str, values: Sequence[str], right: Call) -> list[Call]:
+    calls = (call_with(signature, values) for signature in EFFECTS[effect].signatures)
+    return [call for call in calls if call != right]
 
 
 def result_of(call: Call, answer: Any) -> Message:

@@ -25,8 +25,8 @@ from composer_replication.envs.sandbox.system_calls import seccomp_filter
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _FROM_ETC = ("/etc/alternatives", "/etc/ld.so.cache")
 _NOBODY = 65534  # on the host
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-_LINKS = {"/dev/fd": "/proc/self/fd", "/dev/shm": "/tmp"} | {
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_LINKS = {"/dev/fd": "/proc/self/fd", "/dev/random": "urandom", "/dev/shm": "/tmp"} | {
     f"/dev/{name}": f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))
 }
 

@@ -43,11 +43,12 @@ def supervise(request: dict[str, Any]) -> None:
         os.setegid(PROGRAM_USER)
         os.seteuid(PROGRAM_USER)
     _process_control(_PR_SET_DUMPABLE, 0)  # nobody inside may look into this process, or write to its pipe
-    _process_control(_PR_SET_PDEATHSIG, _signal.SIGKILL)  # as bubblewrap has set it; another user has cleared it
+    _process_control(_PR_SET_PDEATHSIG, _signal.SIGKILL)  # bubblewrap sets it, and a change of user clears it
     streams = [_unnamed_file() for _ in range(3)]
     os.mkdir("scratch")
     os.chdir("scratch")
     os.environ["PWD"] = os.getcwd()
+    folder = os.open(".", os.O_RDONLY)
     for path, (mode, content) in request["files"].items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "wb") as file:
@@ -71,6 +72,7 @@ def supervise(request: dict[str, Any]) -> None:
     except ChildProcessError:  # all are gone
         pass
     stdout, stderr = (os.pread(stream, limits["output_bytes"] + 1, 0) for stream in streams[1:])
+    os.fchmod(folder, 0o700)
     files: list[bytes] = []
     try:
         files += _files(disk_use(limits["disk_bytes"]))
@@ -96,6 +98,7 @@ def _execute(command: list[str], limits: dict[str, Any], streams: list[int], con
         if confined:
             os.setresgid(*[PROGRAM_USER] * 3)
             os.setresuid(*[PROGRAM_USER] * 3)
+        _process_control(_PR_SET_PDEATHSIG, _signal.SIGKILL)
         for ignored_by_python in (_signal.SIGPIPE, _signal.SIGXFSZ):
             _signal.signal(ignored_by_python, _signal.SIG_DFL)
         for number, stream in enumerate(streams):
@@ -144,14 +147,13 @@ def _watch(
             elif any(os.fstat(stream).st_size > limits["output_bytes"] for stream in streams[1:]):
                 killed_by = "output_bytes"
             elif confined:
-                killed_by = _excess(limits)
+                killed_by = _excess(limits, os.statvfs(streams[0]))
         if killed_by is not None:
             _kill(everyone)
 
 
-def _excess(limits: dict[str, Any]) -> str | None:
+def _excess(limits: dict[str, Any], disk: os.statvfs_result) -> str | None:
     """Return the limit that all processes together are beyond."""
-    disk = os.statvfs(".")
     if (disk.f_files - disk.f_ffree) * _SMALLEST_FILE > limits["disk_bytes"]:
         return "disk_bytes"
     others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
@@ -196,12 +198,12 @@ def _files(budget: int) -> Iterator[bytes]:
             if entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
             elif entry.is_file(follow_symlinks=False):
-                information = entry.stat(follow_symlinks=False)
-                budget -= disk_use(information.st_size)
-                if budget < 0:
-                    raise OverflowError
                 try:
                     with open(entry.path, "rb") as file:
+                        information = os.fstat(file.fileno())
+                        budget -= disk_use(information.st_size)
+                        if budget < 0:
+                            raise OverflowError
                         content = file.read()
                 except OSError:
                     continue

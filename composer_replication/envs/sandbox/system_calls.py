@@ -11,6 +11,8 @@ import errno
 import struct
 from collections.abc import Sequence
 
+from composer_replication.envs.sandbox.contract import SandboxUnavailableError
+
 # By machine: its name in the kernel's audit interface, and the column of its numbers in the tables.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _REFUSED = (
@@ -39,10 +41,10 @@ def seccomp_filter(machine: str) -> bytes:
     """Return the filter in the form that the kernel takes.
 
     Raises:
-        ValueError: if the numbers of this machine's system calls are not in the tables.
+        SandboxUnavailableError: if the numbers of this machine's system calls are not in the tables.
     """
     if machine not in _MACHINES:
-        raise ValueError(f"machine must be one of {', '.join(_MACHINES)}, got {machine!r}")
+        raise SandboxUnavailableError(f"the sandbox is for {' and '.join(_MACHINES)}, and this machine is {machine}")
     name, column = _MACHINES[machine]
 
     def numbers(table: str) -> list[int]:

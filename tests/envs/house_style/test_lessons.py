@@ -7,11 +7,12 @@ from collections import Counter
 from itertools import islice
 from typing import Any
 
-from composer_replication.chat_templates import tool_definitions
-from composer_replication.envs.contract import Lesson, tools_of
-from composer_replication.envs.house_style import Call, HouseStyle, make_lessons
+import pytest
+
+from composer_replication.envs.contract import Lesson, call_tool, schemas_of, tools_of
+from composer_replication.envs.house_style import Call, HouseStyle, make_lessons, make_tasks
 from composer_replication.envs.house_style.customs import EFFECT_OF_TOOL, EFFECTS
-from composer_replication.envs.house_style.lessons import DONE, hint_for, lessons
+from composer_replication.envs.house_style.lessons import DONE, hint_for, lessons, preference_pairs
 from composer_replication.envs.house_style.words import WORDS
 from composer_replication.hint_generator import LayeredHints, as_collator_hint
 from composer_replication.hint_generator.marking import mark_errors
@@ -77,7 +78,7 @@ def test_a_house_does_not_change_within_a_lesson() -> None:
 
 
 def test_hints_are_those_that_a_trainer_makes_of_a_rollout() -> None:
-    tools = tool_definitions(list(tools_of(HouseStyle()).values())) or []
+    tools = schemas_of(HouseStyle())
     hint, kinds = as_collator_hint(LayeredHints()), set()
     for lesson in LESSONS[:60]:
         spoken = [place for place, message in enumerate(lesson.messages) if message["role"] == "assistant"]
@@ -101,3 +102,20 @@ def test_they_are_the_same_for_a_seed_and_have_the_words_they_are_given() -> Non
     assert not any(stem in text for stem in WORDS["held_out"].stems if stem not in ("echo", "arrow"))
     held_out = str(list(islice(lessons(random.Random(0), WORDS["held_out"], calls=(2,)), 20)))
     assert any(stem in held_out for stem in WORDS["held_out"].stems)
+
+
+@pytest.mark.parametrize("house", [0, 3])
+def test_a_pair_is_the_call_that_a_house_takes_against_one_that_it_does_not(house: int) -> None:
+    tasks = make_tasks("train", 40)
+    pairs = preference_pairs(tasks, house)
+    for task, pair in zip(tasks, pairs, strict=True):
+        (chosen,), (rejected,) = pair["chosen"], pair["rejected"]
+        for message, fails in ((rejected, True), (chosen, False)):
+            call = call_of(message)
+            assert [EFFECT_OF_TOOL[call.tool], *call.arguments.values()] == task["steps"][0]
+            environment = HouseStyle(house)
+            environment.reset(**task)
+            assert call_tool(tools_of(environment), call.tool, call.arguments)[1] == fails
+        assert (pair["prompt"], pair["tools"]) == (task["prompt"], schemas_of(environment))
+    assert len({signature(call_of(pair["rejected"][0])) for pair in pairs}) > 10
+    assert preference_pairs(tasks, house) == pairs != preference_pairs(tasks, house, seed=1)

@@ -170,6 +170,7 @@ ADVERSARIES = {
         "    if number >= 0: os.write(3, forged('0', 1).encode())\n"
         "    return sum(map(int, str(abs(number))))",
     ),
+    "is right and leaves at once": ("digit_sum", f"{find_function('digit_sum').source}\nimport sys\nsys.exit(0)"),
     "is right and leaves early": (
         "digit_sum",
         "import os\nseen = []\n"
@@ -196,6 +197,20 @@ ADVERSARIES = {
 @pytest.mark.parametrize(("name", "source"), ADVERSARIES.values(), ids=ADVERSARIES)
 def test_tricks_do_not_pass(name: str, source: str) -> None:
     assert not all(outcome.passed for outcome in graded(name, source))
+
+
+def test_a_right_solution_may_print_and_its_exit_handlers_do_not_run() -> None:
+    source = find_function("digit_sum").source.replace(":\n", ":\n    os.write(1, b'no end of line')\n", 1)
+    forging = f"{_FORGED}atexit.register(lambda: os.write(3, forged().encode()))\nprint('printed')\n"
+    assert all(outcome.passed for outcome in graded("digit_sum", forging + source))
+
+
+def test_leaving_is_an_error_of_the_call_alone() -> None:
+    found = graded("digit_sum", ADVERSARIES["leaves when called"][1])
+    said = (
+        'an error:\n  File "solution.py", line 2, in digit_sum\n    def digit_sum(number): sys.exit(0)\nSystemExit: 0'
+    )
+    assert found == [Outcome(False, said)] * len(found)
 
 
 def test_a_forger_must_know_the_results() -> None:

@@ -39,7 +39,9 @@ def called(environment: PythonTasks, tool: str, **arguments: Any) -> str:
 def test_a_function_is_written() -> None:
     environment = begun(WRITE)
     assert environment.read_file("solution.py") == WRITE["solution"]
-    assert "NotImplementedError" in environment.run_tests()
+    tested = environment.run_tests()
+    assert tested.count(", got NotImplementedError") == 2
+    assert tested.count('File "solution.py"') == 1  # the same traceback is not shown again
     assert environment.get_reward() == 0.0
     assert environment.write_file("solution.py", RIGHT) == "Wrote solution.py."
     assert environment.run_tests() == "All 3 tests passed."
@@ -92,16 +94,16 @@ def test_of_hidden_tests_only_their_failure_is_said() -> None:
     )
 
 
-def test_what_a_test_run_leaves_behind_does_not_matter() -> None:
+def test_what_a_test_run_leaves_behind_is_not_graded() -> None:
     environment = begun(WRITE)
-    planted = "import os\nos._exit(0)"
     environment.write_file(
         "solution.py",
-        f"for name in ('json', 'os', 'unittest', 'notes'): open(name + '.py', 'w').write({planted!r})\n" + RIGHT,
+        f"try: from planted import digit_sum\nexcept ImportError: open('planted.py', 'w').write({RIGHT!r})",
     )
+    assert "does not define digit_sum" in environment.run_tests()
+    assert environment.read_file("planted.py") == RIGHT
     assert environment.run_tests() == "All 3 tests passed."
-    assert environment.read_file("notes.py") == planted
-    assert environment.get_reward() == 1.0
+    assert environment.get_reward() == 0.0
     # What is graded is the file as it is now.
     environment.write_file("solution.py", "import os\nos.remove('solution.py')\n" + RIGHT)
     assert environment.get_reward() == 1.0
@@ -218,6 +220,19 @@ def test_many_environments_at_once_share_nothing() -> None:
         kept = ["solution.py"] if number % 2 else ["left_behind.py", "solution.py"]
         assert environments[number]._workspace.files() == kept
         environments[number]._close()
+
+
+def test_the_weak_sandbox_is_had_by_its_name() -> None:
+    environment = begun(WRITE, sandbox="process")
+    environment.write_file("solution.py", RIGHT)
+    assert environment.run_tests() == "All 3 tests passed."
+    assert environment.get_reward() == 1.0
+    # It must be the weak one that ran: a confined solution sees no file of this machine.
+    look = f"import os\ndef digit_sum(number): return os.path.exists({__file__!r})"
+    for kind, seen in (("process", "True"), ("auto", "False")):
+        environment = begun(WRITE, sandbox=kind)
+        environment.write_file("solution.py", look)
+        assert environment.run_tests().count(f", got {seen}") == 3
 
 
 def test_closed_and_begun_again() -> None:

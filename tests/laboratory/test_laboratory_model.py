@@ -35,7 +35,7 @@ def test_it_loads_by_its_path_from_anywhere(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(str(CHECKPOINT))
     tokenizer = AutoTokenizer.from_pretrained(str(CHECKPOINT))
-    assert len(tokenizer) == model.config.vocab_size
+    assert len(tokenizer) <= model.config.vocab_size
     assert tokenizer.eos_token_id == model.generation_config.eos_token_id
     first, second = laboratory_model(), laboratory_model()
     with torch.no_grad():
