@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,10 @@ from trainer.live_run import arguments, trainer
 from trainer.scripted_model import scripted_model
 
 from composer_replication._tiny import tiny_model, tiny_tokenizer
+from composer_replication.envs.reset_text import begin_episode
+from composer_replication.generation import EpisodeSettings
 from composer_replication.laboratory import laboratory_tokenizer
+from composer_replication.trainer import cached_rollouts
 from composer_replication.trainer.composer_trainer import ComposerReplicationTrainer
 from composer_replication.trainer.on_policy_hints import SITES
 
@@ -125,14 +128,20 @@ class Speaker:
         return rest[0] if rest else 0
 
 
-def scripted_trainer(template: str, folder: Path, lines: Callable[[Any], list[Any]] = scripts, **options: Any) -> Any:
-    """A trainer whose model says the lines, a row each, and those rows."""
+def scripted_trainer(
+    template: str,
+    folder: Path,
+    lines: Callable[[Any], list[Any]] = scripts,
+    named: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """A trainer whose model says the lines, a row each; the rows take turns in environments that have names."""
     tokenizer = tiny_tokenizer(template)
     said = lines(tokenizer)
-    rows = [
-        {"prompt": [{"role": "user", "content": f"Task {number}: what does a.py print?"}]}
-        for number in range(len(said))
-    ]
+    factories: Mapping[Any, Any] = {None: Files} if named is None else named
+    names = [list(factories)[place % len(factories)] for place in range(len(said))]
+    tasks = [[{"role": "user", "content": f"Task {number}: what does a.py print?"}] for number in range(len(said))]
+    rows = [{"prompt": task, "environment": name} for task, name in zip(tasks, names, strict=True)]
     speaker: list[Speaker] = []
     made: Any = ComposerReplicationTrainer(
         model=scripted_model(lambda ids: speaker[0].next_token(ids)),
@@ -141,16 +150,13 @@ def scripted_trainer(template: str, folder: Path, lines: Callable[[Any], list[An
         ),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
-        environment_factory=Files,
+        environment_factory=named or Files,
         hint_gate=None,
         rollout_loop="cached",
         **{"beta_replay": 0.0, **options},
     )
-    environment = Files()
-    prompts = [
-        [{"role": "user", "content": f"{row['prompt'][0]['content']}\n\n{environment.reset(**row)}"}] for row in rows
-    ]
-    made._batch_environments = [None] * len(rows)
+    made._batch_environments = names
+    prompts = [begin_episode(factories[row["environment"]](), row) for row in rows]
     speaker.append(Speaker(tokenizer, made._tokenize_prompts(prompts)[0], said))
     made.speaker, made.rows = speaker[0], rows
     return made
@@ -261,6 +267,38 @@ def _windowed() -> Any:
     return model
 
 
+class Numbers:
+    """An environment with a tool of its own, which is called as one of the other's."""
+
+    def reset(self, **row: Any) -> None:
+        """Begin."""
+
+    def get_reward(self) -> float:
+        """Score."""
+        return 0.0
+
+    def read_file(self, path: str, line: int = 1) -> list[dict[str, str]]:
+        """Read a line.
+
+        Args:
+            path: the file.
+            line: which.
+        """
+        return [{"type": "text", "text": f"line {line} of {path}"}]
+
+
+def test_both_loops_keep_environments_apart(tmp_path: Path) -> None:
+    made = scripted_trainer(
+        "qwen2_5", tmp_path, lambda tokenizer: scripts(tokenizer)[:4], {"files": Files, "numbers": Numbers}
+    )
+    without_sampling(made)
+    expected = rolled_out(made, keeps_caches=False)
+    assert rolled_out(made, keeps_caches=True) == expected
+    contents = [messages[1]["content"] for messages in expected["messages"]]
+    assert contents[2] == "print(1)"
+    assert contents[1] == contents[3] == [{"type": "text", "text": "line 1 of a.py"}]
+
+
 class _Text:
     """An environment without tools."""
 
@@ -316,6 +354,16 @@ def test_who_generates(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     texts = Dataset.from_list([{"prompt": "Read.", "wanted": []}] * 4)
     with pytest.raises(ValueError, match="prompts are texts"):
         trainer(tmp_path, rollout_loop="cached", train_dataset=texts, **quiet)
+
+
+def test_draws_are_as_the_arguments_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.1}
+    rounds = {"max_tool_calling_iterations": 3, "max_completion_length": 50}
+    live = trainer(tmp_path, rollout_loop="cached", alpha_sdpo=0.0, beta_replay=0.0, args={**given, **rounds})
+    seen: list[Any] = []
+    monkeypatch.setattr(cached_rollouts, "run_episodes", lambda *parts, **_: seen.append(parts[4]) or [])
+    cached_rollouts.cached_rollouts([], live)
+    assert seen == [EpisodeSettings(**given, max_completion_length=50, max_tool_iterations=3)]
 
 
 def test_a_step_leaves_the_policy_as_it_was(tmp_path: Path) -> None:
