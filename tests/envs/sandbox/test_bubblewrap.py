@@ -220,9 +220,10 @@ def test_nobody_is_killed_but_its_own(sandbox: BubblewrapSandbox) -> None:
         "    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGSTOP, signal.SIGKILL):\n"
         "        try:\n            os.kill(target, number)\n"
         "        except (PermissionError, ProcessLookupError):\n            pass\n"
-        "print('still here', os.waitpid(child, 0)[1])\n",
+        # Whichever of the signals came first has ended it.
+        "print('still here', os.waitpid(child, 0)[1] != 0)\n",
     )
-    assert (result.exit_code, result.stdout) == (0, "still here 9\n")
+    assert (result.exit_code, result.stdout) == (0, "still here True\n")
 
 
 def test_a_daemon_does_not_stay(sandbox: BubblewrapSandbox) -> None:
