@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --dist worksteal
 
-.PHONY: setup quickstart test-fast test test-full test-hard lint bench gpu-smoke clean
+.PHONY: setup quickstart test-fast test test-full test-hard lint bench bench-diloco gpu-smoke clean
 
 setup: $(STAMP)
 
@@ -64,6 +64,13 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/pair_files.py
 	$(BIN)/python benchmarks/sandbox.py
 	$(BIN)/python benchmarks/rollouts.py
+
+# About two hours on two cores; diloco_rl.py goes on where it was stopped.
+bench-diloco: $(STAMP)
+	$(BIN)/python benchmarks/fault_soak.py
+	$(BIN)/python benchmarks/allreduce.py
+	$(BIN)/python benchmarks/diloco_quality.py
+	$(BIN)/python benchmarks/diloco_rl.py
 
 # For machines with a CUDA device; it says so where there is none.
 gpu-smoke: $(STAMP)

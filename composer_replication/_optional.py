@@ -86,7 +86,8 @@ EXTRAS: dict[str, Extra] = {
     ),
     "quickstart": Extra("the demo", ("trl", "gguf", "rapidfuzz", "snowballstemmer", "starlette", "uvicorn")),
     "dev": Extra(
-        "lint, types and tests", ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "data_juicer", "openenv")
+        "lint, types and tests",
+        ("pytest", "hypothesis", "mypy", "ruff", "trl", "torchft", "data_juicer", "openenv", "s3fs", "moto"),
     ),
 }
 

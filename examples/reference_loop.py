@@ -11,6 +11,11 @@ calls per task:
                error, scores the very same tokens, and the model is pulled toward it, on that turn only
     channel 3  DPO: the call that a teacher would have made against the one that failed
 
+With `--replicas N` this process is one of N (REPLICA_RANK says which, from 0) that train on different tasks and average
+their changes every few steps through the folder `--store`:
+
+    for rank in 0 1; do REPLICA_RANK=$rank python examples/reference_loop.py --replicas 2 --store /tmp/meet & done
+
 `ComposerReplicationTrainer` does the same with TRL's rollouts, many turns, memory-saving kernels and checkpoints.
 Read this file to know what it computes.
 """
@@ -23,11 +28,14 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
+from composer_replication.diloco.replica import Replica
+from composer_replication.diloco.settings import DilocoSection, replica_rank
 from composer_replication.distillation import dpo_loss
 from composer_replication.envs.contract import call_tool, schemas_of, tools_of
 from composer_replication.envs.house_style import Call, HouseStyle, make_tasks, right_calls
@@ -67,14 +75,18 @@ class Step:
     pass_rate: float
 
 
-def train(steps: int, seed: int = 0) -> Iterator[Step]:
-    """Train the laboratory model and yield every step."""
+def train(steps: int, seed: int = 0, replica: Replica | None = None) -> Iterator[Step]:
+    """Train the laboratory model and yield every step; as a replica, on tasks of its own, in step with the others."""
+    seed += 0 if replica is None else replica.rank
     torch.manual_seed(seed)
     tokenizer, policy = laboratory_tokenizer(), laboratory_model()
     teacher = copy.deepcopy(policy).requires_grad_(False)  # follows the policy slowly: a live teacher collapses
     reference = copy.deepcopy(policy).requires_grad_(False)  # stays where the policy began
     optimizer = torch.optim.AdamW(policy.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     tasks = make_tasks("train", steps * TASKS, seed=seed, calls=1)
+    if replica is not None:
+        replica.wrap(policy, optimizer)
+        replica.start()
     for number in range(steps):
         tasks_now = tasks[number * TASKS : (number + 1) * TASKS]
         rollouts = [rollout for task in tasks_now for rollout in group_of_rollouts(policy, tokenizer, task)]
@@ -88,7 +100,10 @@ def train(steps: int, seed: int = 0) -> Iterator[Step]:
         loss = torch.stack([weights[name] * channel_loss for name, (channel_loss, _) in channels.items()]).sum()
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        if replica is not None:
+            replica.saw(loss)
+            replica.saw_tokens(sum(len(rollout.completion_ids) for rollout in rollouts))
+        optimizer.step()  # as a replica, also the sync
         with torch.no_grad():
             for slow, fast in zip(teacher.parameters(), policy.parameters(), strict=True):
                 slow.lerp_(fast, EMA_RATE)
@@ -229,13 +244,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--replicas", type=int, default=1, help="processes that train together")
+    parser.add_argument("--store", type=Path, help="folder where replicas meet, new for each run")
     arguments = parser.parse_args()
+    if arguments.replicas > 1 and arguments.store is None:
+        parser.error("--replicas needs a folder to meet in: give --store DIR")
     torch.set_num_threads(1)  # for a model this small a second thread costs more than it computes
     console = Console(highlight=False, soft_wrap=True)
     console.print("Losses, and the tokens they are over:")
-    for step in train(arguments.steps, arguments.seed):
+    replica = None
+    if arguments.replicas > 1:
+        settings = DilocoSection(
+            replicas=arguments.replicas, backend="store", store=str(arguments.store), run_id="reference", sync_every=6
+        )
+        rank = replica_rank(settings)
+        replica = Replica(settings, rank, arguments.store / f"replica-{rank}")
+    for step in train(arguments.steps, arguments.seed, replica):
         channels = (f"{name} {loss:7.4f} /{step.active_tokens[name]:4d}" for name, loss in step.losses.items())
         console.print(f"step {step.number:2d}  {'  '.join(channels)}  calls accepted {step.pass_rate:4.0%}")
+    if replica is not None:
+        replica.close()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ PACKAGES = (
     "composer_replication",
     "composer_replication.distillation",
     "composer_replication.diloco",
+    "composer_replication.diloco.serverless",
     "composer_replication.ingestion",
     "composer_replication.hint_generator",
     "composer_replication.teacher_replay",
@@ -89,14 +90,19 @@ def _trainer_keywords() -> Iterator[str]:
 def _configuration() -> Iterator[str]:
     """The keys of a configuration file, with their defaults."""
     from composer_replication.config import Config
+    from composer_replication.diloco.settings import DilocoSection
 
     def keys(section: Any, indent: str) -> Iterator[str]:
         for name, one in section.model_fields.items():
-            inner = [kind for kind in (one.annotation, *get_args(one.annotation)) if hasattr(kind, "model_fields")]
+            kinds = (one.annotation, *get_args(one.annotation))
+            inner = [kind for kind in kinds if hasattr(kind, "model_fields")]
             default = "" if inner or one.is_required() else f" = {one.default!r}"
             yield f"{indent}{one.alias or name}{default}"
             for kind in inner:
                 yield from keys(kind, indent + "  ")
+            if DilocoSection in kinds:  # the channels' own settings are listed above
+                own = dataclasses.fields(DilocoSection)
+                yield from (f"{indent}  {field.name} = {field.default!r}" for field in own)
 
     yield "configuration"
     yield from keys(Config, "  ")
@@ -152,6 +158,9 @@ def _command_line() -> Iterator[str]:
     for name, command in sorted(root.commands.items()):
         yield f"  {name}"
         yield from _options(command, "    ")
+        for inner, verb in sorted(getattr(command, "commands", {}).items()):
+            yield f"    {inner}"
+            yield from _options(verb, "      ")
 
 
 def _options(command: Any, indent: str) -> Iterator[str]:

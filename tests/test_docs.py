@@ -21,6 +21,7 @@ from composer_replication.channels.policy import CrossEntropy, Grpo
 from composer_replication.channels.preference import Preference
 from composer_replication.channels.settings import Watch
 from composer_replication.cli.app import app
+from composer_replication.diloco.settings import DilocoSection
 from composer_replication.run.loading import config_schema
 from composer_replication.run.presets import PRESETS
 
@@ -40,7 +41,10 @@ def test_commands_and_options(page: str) -> None:
     verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for verb, rest in COMMAND.findall(TEXTS[page]):
         assert verb in verbs, verb
-        known = {option for parameter in verbs[verb].params for option in (*parameter.opts, *parameter.secondary_opts)}
+        command = verbs[verb]
+        if hasattr(command, "commands"):  # a group, whose first word is the command
+            command = command.commands[(rest.split() or ["none"])[0]]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         assert {*re.findall(r"(?<!\S)--?[a-z][a-z-]*", rest)} - {"--help"} <= known, (verb, rest)
 
 
@@ -126,14 +130,16 @@ def settings_page() -> str:
         "channels.sdpo.gate": HintGate,
         "channels.replay": Preference,
         "training": Watch,
+        "diloco": DilocoSection,
     }
     lines = [
-        "# Settings of the channels",
+        "# Settings of the channels, and of DiLoCo",
         "",
-        "Made by `python tests/test_docs.py` from the fields in `channels/`, and at the end from the table in",
-        "`run/presets.py`. `key` is for a configuration, `keyword` for the trainers and `ChannelSettings`.",
+        "Made by `python tests/test_docs.py` from the fields in `channels/` and `diloco/settings.py`, and at the end",
+        "from the table in `run/presets.py`. `key` is for a configuration, `keyword` for the trainers and",
+        "`ChannelSettings`.",
         "`composer-replication train --schema` has these and all other keys of a configuration, with their ranges.",
-        "What to set, and why, is in [training.md](training.md).",
+        "What to set, and why, is in [training.md](training.md) and [diloco.md](diloco.md).",
     ]
     for place, section in sections.items():
         lines += ["", f"## {place}", "", str(section.__doc__), ""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +13,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from processes import environment
 
 from composer_replication.envs.house_style import right_calls
 
@@ -112,3 +114,18 @@ def test_loop_what_is_no_call_earns_nothing_and_gets_no_hint(loop: ModuleType) -
     assert reward == 0.0
     assert f"{tool}({argument})" in hint
     assert loop.judge(task, right.replace(tool, "reset"))[1].startswith("There is no tool named `reset` here")
+
+
+def test_loop_two_replicas_end_with_the_same_parameters(tmp_path: Path) -> None:
+    program = Path(__file__).parents[1] / "examples" / "reference_loop.py"
+    arguments = [sys.executable, str(program), "--steps", "6", "--replicas", "2", "--store", str(tmp_path)]
+    replicas = [
+        subprocess.Popen(arguments, env=environment(REPLICA_RANK=str(rank)), stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    printed = [replica.communicate()[0] for replica in replicas]
+    assert [replica.returncode for replica in replicas] == [0, 0]
+    assert printed[0] != printed[1]  # other tasks
+    (first,), (second,) = ((tmp_path / f"replica-{rank}" / "rounds.jsonl").read_text().splitlines() for rank in (0, 1))
+    assert json.loads(first)["digest"] == json.loads(second)["digest"]
+    assert json.loads(first)["participants"] == 2

@@ -39,7 +39,8 @@ DECLARED = {
 # Declared without an import in the package, and why.
 NOT_IMPORTED = {
     "aiohttp": "data-juicer imports it without declaring it",
-    **dict.fromkeys(("fsspec", "modal", "s3fs"), "the extra serverless has no code yet"),
+    "s3fs": "fsspec imports it for s3://",
+    "modal": "no executor starts replicas there yet",
     "torchmonarch": "the extra monarch has no code yet",
     **dict.fromkeys(("verl", "cachetools", "fastapi"), "the extra verl has no code yet"),
 }

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import composer_replication
+from composer_replication.cli.diloco import diloco, run_replicas
 from composer_replication.cli.doctor import doctor
 from composer_replication.cli.eval import evaluate
 from composer_replication.cli.ingest import ingest
@@ -75,6 +76,13 @@ for _verb, _example in (
     app.command(
         _example.split()[0], help=_paragraphs(_verb.__doc__), epilog=f"Example: composer-replication {_example}"
     )(_verb)
+
+diloco.command(
+    "run",
+    help=_paragraphs(run_replicas.__doc__),
+    epilog="Example: composer-replication diloco run train.yaml --replicas 2",
+)(run_replicas)
+app.add_typer(diloco, rich_help_panel="Commands")
 
 
 def main() -> None:

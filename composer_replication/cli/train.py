@@ -96,7 +96,7 @@ def train(
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
     except ConfigError as error:
-        _show_problems(error)
+        show_problems(error)
         raise typer.Exit(2) from None
     quiet_loading()
     if dry_run:
@@ -133,7 +133,8 @@ def _show_result(console: Console, result: RunResult, config: Config) -> None:
     console.print(f"model, for {loader}.from_pretrained: {escape(str(result.checkpoint))}", soft_wrap=True)
 
 
-def _show_problems(error: ConfigError) -> None:
+def show_problems(error: ConfigError) -> None:
+    """Print a line for each problem of a configuration."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
     for problem in error.problems:
         line = "".join(letter if letter.isprintable() else "\ufffd" for letter in f"{error.source}: {problem}")

@@ -16,6 +16,7 @@ from pydantic import model_validator
 from composer_replication.channels.fields import Settings, described
 from composer_replication.channels.hint_distillation import HintDistillation
 from composer_replication.channels.preference import Preference
+from composer_replication.diloco.settings import DilocoSection, diloco_problems
 from composer_replication.envs.registry import NAMES
 from composer_replication.run.presets import PRESETS, PresetName
 from composer_replication.run.sections import (
@@ -35,6 +36,7 @@ _WITH_CHOICES: dict[tuple[str, ...], type[Settings]] = {
     ("channels", "sdpo"): HintDistillation,
     ("channels", "replay"): Preference,
     ("optimizer",): OptimizerSection,
+    ("diloco",): DilocoSection,
 }
 
 
@@ -56,6 +58,8 @@ class Config(Section):
     """The optimiser and its schedule."""
     training: TrainingSection
     """The run."""
+    diloco: DilocoSection | None = None
+    """Replicas of the run that train on different data and synchronise now and then; null: one model, one run."""
 
     @model_validator(mode="before")
     @classmethod
@@ -103,7 +107,7 @@ def _resolved(given: Any) -> Any:
             replay.setdefault("beta", 0.0)
     _fill_in_preset(config)
     for path, settings in _WITH_CHOICES.items():
-        section = _section(config, path)
+        section = config.get("diloco") if path == ("diloco",) else _section(config, path)
         for one in described(settings) if isinstance(section, dict) else ():
             if not _has_effect(section, path, one.name):
                 section.setdefault(one.name, None)
@@ -154,6 +158,8 @@ def _combination_problems(config: Config) -> Iterator[str]:
     yield from _channels_without_data(config)
     yield from _rollouts(config)
     yield from _optimizer(config)
+    if config.diloco is not None:
+        yield from diloco_problems(config.diloco, config.training.steps, launched_processes())
 
 
 def _unused_settings(config: Config) -> Iterator[str]:
@@ -161,7 +167,7 @@ def _unused_settings(config: Config) -> Iterator[str]:
         section: Any = config
         for name in path:
             section = getattr(section, name)
-        for one in described(settings):
+        for one in described(settings) if section is not None else ():
             if one.only_with is None or getattr(section, one.name) is None:
                 continue
             choice, values = one.only_with.choice, one.only_with.values

@@ -36,6 +36,10 @@ _FREE = frozenset(
         "training.gradient_share_every",
         "training.report_to",
         "training.resume",
+        *(
+            f"diloco.{name}"
+            for name in ("lighthouse", "hostname", "store", "run_id", "timeout_s", "grace_s", "poll_interval_s")
+        ),
     }
 )
 

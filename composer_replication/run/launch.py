@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from composer_replication.run.model_loading import (
     lora_config,
 )
 from composer_replication.run.optimizers import OptimizerFactory
+from composer_replication.run.replicas import become_replica, of_replica, rows_of_replica
 from composer_replication.template_check import check_chat_template
 from composer_replication.trainer.data_collator import ComposerDataCollator
 from composer_replication.trainer.preference_rows import has_calls
@@ -63,6 +64,7 @@ class TrainingRun:
 
     def __init__(self, config: Config, *, on_log: OnLog | None = None) -> None:
         check_installed(config)
+        config, replica = of_replica(config)
         self.config = config
         self.directory = RunDirectory(config.training.output_dir)
         self.checkpoint = self.directory.checkpoint(config)
@@ -71,6 +73,7 @@ class TrainingRun:
         # What is cheap to find wrong comes first: the weights are loaded last.
         inputs = checked_inputs(config)
         self.data, tokenizer = inputs.data, inputs.tokenizer
+        inputs = replace(inputs, data=rows_of_replica(inputs.data, replica, config))
         set_seed(config.training.seed)  # adapters begin at random
         model = load_model(config.model)
         check_model(model, tokenizer, config.model)
@@ -88,6 +91,7 @@ class TrainingRun:
             raise ValueError(str(error).replace("replay_dataset", "data.pairs")) from error
         self.trainer.described_data = described(self.data, config)
         self.trainer.optimizer_cls_and_kwargs = (OptimizerFactory, dict(vars(config.optimizer)))
+        become_replica(self.trainer, replica)
         self._add_callbacks(on_log)
 
     def run(self) -> RunResult:

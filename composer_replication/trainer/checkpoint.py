@@ -23,10 +23,12 @@ from safetensors.torch import load_file, save_file
 from composer_replication._files import sha256_of, whole_file
 from composer_replication.trainer.channel_engine import ChannelEngine
 from composer_replication.trainer.model_card import card_of, name_base_absolutely
+from composer_replication.trainer.outer_steps import OuterSteps
 
 logger = logging.getLogger(__name__)
 
 _LAST_FILE = "trainer_state.json"
+_OUTER = "diloco/"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)$")
 
 
@@ -93,9 +95,9 @@ def last_complete_checkpoint(output_dir: str | Path, *, processes: int = 1) -> P
     return None
 
 
-class ChannelCheckpoints:
+class ChannelCheckpoints(OuterSteps):
     """A mixin for a `Trainer`: the state of `self.channels`, and what `own_state` adds, is saved and
-    restored with every checkpoint, and every model is saved with a card of ours.
+    restored with every checkpoint, as is that of a replica's outer loop, and every model is saved with a card of ours.
 
     `described_data` is what the card says of the data, by name; None: what the trainer knows of it.
     """
@@ -132,22 +134,29 @@ class ChannelCheckpoints:
             if found is None:
                 raise ValueError(f"there is no complete checkpoint in {self.args.output_dir} to resume from")
             resume_from_checkpoint = str(found)
-        return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        shared, outer = None, None
+        if self.replica is not None:
+            if self.state.global_step >= self.state.max_steps:
+                self.replica.finish()
+            # It may heal, which changes the step.
+            shared, outer = self.replica.state_dict()
         folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
         process = self.accelerator.process_index
         if process == 0:
             begin_checkpoint(folder)
         self.accelerator.wait_for_everyone()
         tensors, numbers = self.own_state()
+        tensors |= {f"{_OUTER}{name}": tensor for name, tensor in (shared or {}).items()}
         if process == 0:
             tensors |= self.channels.tensors()
         logged = {"loss": self._tr_loss.item(), "step": self._globalstep_last_logged}
         save_state(
             folder,
             tensors,
-            {"channels": self.channels.numbers(), "own": numbers, "logged": logged},
+            {"channels": self.channels.numbers(), "own": numbers, "logged": logged, "outer": outer},
             process=process,
         )
         self.accelerator.wait_for_everyone()
@@ -190,6 +199,11 @@ class ChannelCheckpoints:
             return  # of a plain trainer, which this one is too
         tensors, numbers = load_state(checkpoint, process=process)
         self._logged = numbers["logged"]
+        if self.replica is not None:
+            if numbers.get("outer") is None:
+                raise ValueError(f"{checkpoint} was not saved by a replica: there is no outer state to go on from")
+            shared = {name[len(_OUTER) :]: tensor for name, tensor in tensors.items() if name.startswith(_OUTER)}
+            self.replica.load_state_dict(shared, numbers["outer"])
         self.channels.load(tensors if process == 0 else load_state(checkpoint)[0], numbers["channels"])
         self.load_own_state(tensors, numbers["own"])
 

@@ -307,6 +307,8 @@ class ComposerReplicationTrainer(ChannelCheckpoints, GRPOTrainer):  # type: igno
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """GRPO's loss as TRL computes it, plus what channels 2 and 3 add in training."""
+        if self.model.training:
+            self.saw_tokens(inputs["completion_mask"].sum())
         if not self.model.training or self.channels.is_idle:
             policy_loss: torch.Tensor = super()._compute_loss(model, inputs)
             return policy_loss

@@ -182,6 +182,7 @@ class TraceTrainer(ChannelCheckpoints, Trainer):  # type: ignore[misc]
         lm = lm_channel(student, inputs) if _lm_tokens(inputs) else None
         if not model.training:
             return nothing if lm is None else lm.loss
+        self.saw_tokens(_lm_tokens(inputs))
         settings, log = self.channels.settings, self.channels.log
         # Gradients are averaged over the processes, and the loss is divided by the number of micro-batches after this.
         accumulation: int = self.current_gradient_accumulation_steps

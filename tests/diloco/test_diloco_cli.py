@@ -1,0 +1,275 @@
+"""`composer-replication diloco run`: real replicas, one that is killed, one that cannot start, Ctrl-C."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from processes import start, wait_for
+from run.training_material import json_lines, logs_config, pair
+from safetensors.torch import load_file
+
+from composer_replication.cli import app as cli
+from composer_replication.diloco.supervisor import Supervisor
+
+
+def written(folder: Path, *, lora: bool = True, steps: int = 4, **diloco: Any) -> Path:
+    given = logs_config(folder, steps=steps, save_every=2)
+    json_lines(folder / "pairs.jsonl", *(pair(number) for number in range(4)))
+    given["model"]["lora"] = {"r": 2} if lora else None
+    given["diloco"] = {"sync_every": 2, **diloco}
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(given), encoding="utf-8")
+    return file
+
+
+def hashes(summary: dict[str, Any], name: str) -> set[str]:
+    """Of the final model of each replica."""
+    return {hashlib.sha256(Path(one["checkpoint"], name).read_bytes()).hexdigest() for one in summary["replicas"]}
+
+
+def rounds(folder: Path, rank: int) -> list[dict[str, Any]]:
+    file = folder / "run" / f"replica-{rank}" / "rounds.jsonl"
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+@contextmanager
+def running(*arguments: object, **more: str) -> Iterator[Any]:
+    """The command in a process of its own, whose end ends its replicas, too."""
+    process = start("diloco", "run", *arguments, **more)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+
+
+def replica_pids(supervisor: int) -> dict[int, int]:
+    """The replicas of a command that is running, by rank."""
+    found = {}
+    for task in Path(f"/proc/{supervisor}/task").iterdir():
+        for pid in map(int, (task / "children").read_text().split()):
+            variables = dict(
+                one.split(b"=", 1) for one in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in one
+            )
+            if b"REPLICA_RANK" in variables:
+                found[int(variables[b"REPLICA_RANK"])] = pid
+    return found
+
+
+def test_two_replicas_end_with_the_same_adapters(tmp_path: Path) -> None:
+    process = start("diloco", "run", written(tmp_path), "--replicas", 2, "--json", OMP_NUM_THREADS="1")
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    summary = json.loads(out)
+    assert (summary["identical"], summary["rounds"], summary["restarts"]) == (True, 2, 0)
+    assert [(one["state"], one["step"], one["participants"]) for one in summary["replicas"]] == [("done", 4, 2)] * 2
+    assert len(hashes(summary, "adapter_model.safetensors")) == 1
+    first, second = rounds(tmp_path, 0), rounds(tmp_path, 1)
+    assert [line["digest"] for line in first] == [line["digest"] for line in second]
+    assert not any(line["healed"] for line in first + second)  # they began equal
+    assert first[0]["loss"] != second[0]["loss"]  # on other data
+    # A ring all-reduce of two sends what there is once: the adapters, and nothing else.
+    adapters = load_file(Path(summary["replicas"][0]["checkpoint"], "adapter_model.safetensors"))
+    assert first[0]["bytes_up"] == sum(tensor.nbytes for tensor in adapters.values())
+
+
+@pytest.mark.parametrize("backend", ["torchft", "store"])
+def test_a_replica_that_is_killed_comes_back_and_ends_like_the_others(tmp_path: Path, backend: str) -> None:
+    file = written(tmp_path, lora=False, steps=12, backend=backend, replicas=2)
+    with running(file, OMP_NUM_THREADS="1") as process:
+        wait_for(lambda: process.poll() is not None or len(rounds(tmp_path, 1)) >= 2)
+        os.kill(replica_pids(process.pid)[1], signal.SIGKILL)
+        _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "replica 1 was killed by SIGKILL" in err
+    assert "started again (1 of 3)" in err
+    folders = [tmp_path / "run" / f"replica-{rank}" / "checkpoint-12" for rank in (0, 1)]
+    models = [load_file(folder / "model.safetensors") for folder in folders]
+    assert all(models[0][name].equal(models[1][name]) for name in models[0])
+    last = [rounds(tmp_path, rank)[-1] for rank in (0, 1)]
+    assert last[0]["digest"] == last[1]["digest"]
+    assert [one["step"] for one in last] == [12, 12]
+
+
+def test_the_same_command_resumes(tmp_path: Path) -> None:
+    file = written(tmp_path, backend="store", replicas=2)
+    for steps, resumed in ((2, 0), (4, 2)):
+        process = start("diloco", "run", file, "--json", "--set", f"training.steps={steps}", OMP_NUM_THREADS="1")
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        log = (tmp_path / "run" / "replica-0" / "replica.log").read_text()
+        assert f'"resumed_from_step": {resumed}' in log
+    summary = json.loads(out)
+    assert summary["identical"]
+    assert len(hashes(summary, "adapter_model.safetensors")) == 1
+    assert [line["step"] for line in rounds(tmp_path, 0)] == [2, 4]
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    process = start(
+        "diloco", "run", file, "--json", "--set", f"training.output_dir={whole}", "--replicas", 2, OMP_NUM_THREADS="1"
+    )
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert hashes(json.loads(out), "adapter_model.safetensors") == hashes(summary, "adapter_model.safetensors")
+
+
+@pytest.fixture
+def _hangup_by_default() -> Iterator[None]:
+    """Under nohup SIGHUP is ignored, and children would inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_hangup_by_default")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_ends_all_replicas(tmp_path: Path, number: int) -> None:
+    file = written(tmp_path, steps=2000, replicas=2)
+    with running(file, "--json", OMP_NUM_THREADS="1") as process:
+        wait_for(lambda: process.poll() is not None or len(rounds(tmp_path, 1)) >= 1)
+        pids = replica_pids(process.pid)
+        process.send_signal(number)
+        out, _ = process.communicate()
+    assert process.returncode == 130
+    assert json.loads(out)["interrupted"]
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+
+
+def test_a_replica_that_cannot_start_ends_the_run_with_its_words(tmp_path: Path) -> None:
+    file = written(tmp_path, replicas=2)
+    process = start("diloco", "run", file, "--set", "data.traces=nowhere", OMP_NUM_THREADS="1")
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert "ended with exit code 1; it said: error: data.traces: " in err
+    assert "not started again, as it made no round" in err
+
+
+def test_bad_settings_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path)
+    for arguments, code, line in (
+        (["--set", "diloco.sync_every=3"], 2, "training.steps: 4 is not a multiple of diloco.sync_every (3)"),
+        (["--replicas", "2", "--set", "diloco.min_replicas=3"], 2, "diloco.min_replicas: 3 is more than the 2"),
+        (["--set", "diloco=null"], 2, "has no section diloco: give --replicas N"),
+        (["--replicas", "0"], 2, "--replicas"),
+    ):
+        capsys.readouterr()
+        assert cli.run(["diloco", "run", str(file), *arguments]) == code
+        (said,) = capsys.readouterr().err.splitlines()
+        assert line in said
+    assert not (tmp_path / "run").exists()
+    assert cli.run(["diloco", "run", str(tmp_path / "missing.yaml")]) == 2
+
+
+class _Recorded(Supervisor):
+    """Replicas that are shell-like processes: each runs a line of Python."""
+
+    programs: dict[int, str]
+
+    def _start(self, rank: int, folder: Path) -> Any:
+        import subprocess
+
+        with (folder / "replica.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-S", "-c", self.programs[rank]], cwd=folder, stdout=log, stderr=log
+            )
+
+
+def supervised(folder: Path, programs: list[str], **settings: Any) -> _Recorded:
+    _Recorded.programs = dict(enumerate(programs))
+    given = {"wanted": len(programs), "max_restarts": 1, "environment": {}, **settings}
+    with _Recorded([], folder, len(programs), **given) as made:
+        wait_for(lambda: made.look() or made.is_over)
+    return made
+
+
+def a_round(number: int, digest: str) -> str:
+    line = {"round": number, "digest": digest, "committed": True, "loss": 1.0, "step": 2 * number + 2, "healed": False}
+    figures = {"participants": 2, "bytes_up": 3, "bytes_down": 4, "seconds_waited": 0.5}
+    return f"open('rounds.jsonl', 'a').write({json.dumps({**line, **figures})!r} + '\\n')"
+
+
+def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
+    same = a_round(0, "aa")
+    made = supervised(tmp_path, [f"{same}; {a_round(1, 'bb')}", f"{same}; {a_round(1, 'cc')}", same])
+    assert made.messages == ["round 1: the replicas 0 and 1 differ"]
+    assert (made.is_identical, made.is_good) == (False, False)
+    summary = made.summary()
+    assert (summary["rounds"], summary["identical"]) == (2, False)
+    assert summary["replicas"][0] | {"log": ""} == {
+        "rank": 0,
+        "state": "done",
+        "rounds": 2,
+        "step": 4,
+        "loss": 1.0,
+        "participants": 2,
+        "bytes_up": 6,
+        "bytes_down": 8,
+        "seconds_waited": 1.0,
+        "healed": 0,
+        "restarts": 0,
+        "exit_code": 0,
+        "digest": "bb",
+        "log": "",
+    }
+
+
+def test_a_replica_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
+    waits = "import time; time.sleep(600)"
+    dies = f"{a_round(0, 'aa')}; print('out of memory'); import os; os.abort()"
+    made = supervised(tmp_path, [waits, dies])
+    assert [one.state for one in made.replicas] == ["stopped", "failed"]
+    assert made.replicas[1].restarts == 1
+    assert "replica 1 was killed by SIGABRT; it said: " in made.messages[0]
+    assert made.messages[0].endswith("started again (1 of 1)")
+    assert made.messages[1].endswith("not started again, as it died too often")
+    assert made.messages[2] == "1 replicas are left and 2 are needed: ending the rest"
+    assert not made.is_good
+
+
+def test_rounds_of_an_earlier_start_are_not_counted(tmp_path: Path) -> None:
+    for rank, digest in enumerate(("old", "older")):
+        (tmp_path / f"replica-{rank}").mkdir()
+        file = tmp_path / f"replica-{rank}" / "rounds.jsonl"
+        file.write_text(json.dumps({"round": 0, "digest": digest, "committed": True}) + "\n")
+    made = supervised(tmp_path, [a_round(1, "aa")] * 2)
+    assert made.is_good
+    assert made.summary()["rounds"] == 1
+
+
+def test_a_replica_that_missed_the_last_round_is_ended_when_the_others_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.2)
+    waits = "import time; time.sleep(600)"
+    made = supervised(tmp_path, [f"{a_round(0, 'aa')}; {a_round(1, 'bb')}", f"{a_round(0, 'aa')}; {waits}"])
+    assert [one.state for one in made.replicas] == ["done", "stopped"]
+    (message,) = made.messages
+    assert message == f"replica 1 missed the last round; the others have finished: see {tmp_path / 'replica-0'}"
+
+
+def test_what_was_started_is_ended_if_not_all_can_be(tmp_path: Path) -> None:
+    (tmp_path / "replica-1").write_text("no folder")
+    started: list[Any] = []
+
+    class Noted(_Recorded):
+        def _start(self, rank: int, folder: Path) -> Any:
+            started.append(super()._start(rank, folder))
+            return started[-1]
+
+    Noted.programs = dict.fromkeys((0, 1), "import time; time.sleep(600)")
+    with pytest.raises(FileExistsError):
+        Noted([], tmp_path, 2, wanted=2, max_restarts=0, environment={})
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
