@@ -138,18 +138,25 @@ def _watch(
                 exhausted = usage.ru_utime + usage.ru_stime >= limits["cpu_seconds"]
                 if exit_code == -_signal.SIGXCPU or (exit_code == -_signal.SIGKILL and exhausted):
                     killed_by = killed_by or "cpu_seconds"
+                # A fast writer may fill its stream up to the size of a file before the next look at the limits.
+                elif limits["output_bytes"] < limits["file_bytes"] <= _largest(streams[1:]):
+                    killed_by = killed_by or "output_bytes"
                 return exit_code, killed_by
             if pid == 0:
                 break
         if killed_by is None:
             if time.monotonic() > deadline:
                 killed_by = "wall_seconds"
-            elif any(os.fstat(stream).st_size > limits["output_bytes"] for stream in streams[1:]):
+            elif _largest(streams[1:]) > limits["output_bytes"]:
                 killed_by = "output_bytes"
             elif confined:
                 killed_by = _excess(limits, os.statvfs(streams[0]))
         if killed_by is not None:
             _kill(everyone)
+
+
+def _largest(streams: list[int]) -> int:
+    return max(os.fstat(stream).st_size for stream in streams)
 
 
 def _excess(limits: dict[str, Any], disk: os.statvfs_result) -> str | None:

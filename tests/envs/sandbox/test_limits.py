@@ -81,6 +81,12 @@ def test_endless_output(sandbox: BubblewrapSandbox) -> None:
     assert result.stdout == "y\n" * 500 + "\n[cut at 1000 bytes]"
     result = run_python(sandbox, "import sys\nwhile True: sys.stderr.write('e' * 10)", limits=limits)
     assert (result.killed_by, result.stderr) == ("output_bytes", "e" * 1000 + "\n[cut at 1000 bytes]")
+    # So fast that it reaches the size of a file before anybody looks: by signal, and by an error.
+    fast = replace(limits, file_bytes=2000)
+    result = sandbox.run(["yes"], limits=fast)
+    assert (result.killed_by, result.truncated) == ("output_bytes", True)
+    result = run_python(sandbox, "import os\nfor _ in range(3): os.write(1, b'x' * 1500)", limits=fast)
+    assert (result.killed_by, result.truncated) == ("output_bytes", True)
     result = run_python(sandbox, "print('x' * 999)", limits=limits)
     assert (result.killed_by, result.truncated, len(result.stdout)) == (None, False, 1000)
 
