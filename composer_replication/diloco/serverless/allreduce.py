@@ -14,7 +14,7 @@ from composer_replication.diloco.serverless.codecs import CodecName
 from composer_replication.diloco.serverless.exchange import Exchange
 from composer_replication.diloco.serverless.membership import agree_on_run_id
 from composer_replication.diloco.serverless.one_round import Gradient, Terms
-from composer_replication.diloco.serverless.packing import Layout, pack, unpack_into
+from composer_replication.diloco.serverless.packing import Layout, flat_view, unpack_into
 from composer_replication.diloco.serverless.participants import Members, Quorum
 from composer_replication.diloco.serverless.place import Place
 from composer_replication.diloco.serverless.store import ObjectStore
@@ -159,12 +159,12 @@ class ObjectStoreAllReduce:
         """
         layout = Layout.of(tensors, names)
         if self.world_size > 1:
-            unpack_into(self.average(Gradient(pack(tensors), layout, tokens, steps)), tensors)
+            unpack_into(self.average(Gradient(flat_view(tensors), layout, tokens, steps)), tensors)
         else:
             self._round += 1
 
-    def average(self, gradient: Gradient) -> torch.Tensor:
-        """Make one round, and return the average as a flat vector."""
+    def average(self, gradient: Gradient) -> list[torch.Tensor]:
+        """Make one round, and return the average as a flat vector in consecutive pieces."""
         if self.averaging != "mean" and not gradient.tokens > 0:
             raise ValueError(
                 f"averaging={self.averaging!r} weighs by tokens and rank {self.rank} reports {gradient.tokens:g} in "

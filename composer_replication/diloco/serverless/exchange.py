@@ -38,8 +38,8 @@ class Exchange:
         self._lock = threading.Lock()
         self._feedback: dict[str, ErrorFeedback] = {}
 
-    def run(self, round_id: int, gradient: Gradient) -> tuple[torch.Tensor, Members]:
-        """Average the gradients of a round; return the average and whose gradients are in it.
+    def run(self, round_id: int, gradient: Gradient) -> tuple[list[torch.Tensor], Members]:
+        """Average the gradients of a round; return the average in pieces and whose gradients are in it.
 
         Raises:
             TimeoutError: ranks are missing.

@@ -87,7 +87,7 @@ class ObjectStoreManager:
         self._state_dict_fns: dict[str, tuple[Any, Any]] = {}
         self._tokens = self._steps = 0.0
         self._queued: list[torch.Tensor] = []
-        self._round: Future[torch.Tensor] | None = None
+        self._round: Future[list[torch.Tensor]] | None = None
         self._has_joined = store.world_size == 1
         self._has_healed = False
 
@@ -243,7 +243,7 @@ class ObjectStoreManager:
         elif self._store.world_size > 1:
             self._store.exchange.load_state_dict(tensors)
 
-    def _result(self, running: Future[torch.Tensor]) -> torch.Tensor:
+    def _result(self, running: Future[list[torch.Tensor]]) -> list[torch.Tensor]:
         while not wait_for_futures([running], timeout=self._store.place.poll_interval_s).done:
             self._let_in(self._waiting_for_join())
         return running.result()

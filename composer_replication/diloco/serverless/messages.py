@@ -1,11 +1,11 @@
-"""The objects that ranks exchange: safetensors files of byte blobs, with checksums, readable in parts.
+"""The objects that ranks exchange: safetensors files with checksums, readable in parts.
 
     8 bytes      length of the header
-    header       JSON: one U8 tensor per blob, and in `__metadata__` the facts of the message, the blobs' checksums
-                 ("sums") and a checksum of the header itself ("sum")
-    blobs        one after the other
+    header       JSON: an entry for each tensor, named "part.name", and in `__metadata__` the facts of the message, the
+                 parts' checksums ("sums") and a checksum of the header itself ("sum")
+    tensors      one after the other, those of a part together
 
-A blob is read with one ranged request once the header is known. What does not match its checksum is `DamagedError`;
+A part is read with one ranged request once the header is known. What does not match its checksum is `DamagedError`;
 nothing is ever unpickled.
 """
 
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 import xxhash
 
 from composer_replication.diloco.serverless.store import ObjectStore
@@ -26,6 +27,15 @@ Read = TypeVar("Read")
 FIRST_READ = 4096
 _READS = 4
 _LENGTH = 8
+_DTYPES = {
+    "F32": torch.float32,
+    "I32": torch.int32,
+    "BF16": torch.bfloat16,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class DamagedError(ValueError):
@@ -34,32 +44,45 @@ class DamagedError(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """The beginning of a message: its facts, and where each blob lies in the object."""
+    """The beginning of a message: its facts, the parts' checksums, and the tensors of each part."""
 
     facts: dict[str, Any]
     sums: dict[str, str]
-    spans: dict[str, tuple[int, int]]
+    parts: dict[str, dict[str, Any]]
 
 
-def seal(facts: Mapping[str, Any], blobs: Mapping[str, bytes]) -> bytes:
-    """Put facts (as JSON takes them) and blobs together as one object."""
+def seal(facts: Mapping[str, Any], parts: Mapping[str, Mapping[str, torch.Tensor]]) -> list[bytes | memoryview]:
+    """Put facts (as JSON takes them) and tensors (on the CPU) together as one object.
+
+    Returns its bytes in pieces, which share the tensors' memory.
+    """
     entries: dict[str, Any] = {}
+    sums: dict[str, str] = {}
+    pieces: list[bytes | memoryview] = []
     position = 0
-    for name, blob in blobs.items():
-        entries[name] = {"dtype": "U8", "shape": [len(blob)], "data_offsets": [position, position + len(blob)]}
-        position += len(blob)
-    metadata = {
-        "facts": json.dumps(facts),
-        "sums": json.dumps({name: xxhash.xxh3_64_hexdigest(blob) for name, blob in blobs.items()}),
-    }
+    for part, tensors in parts.items():
+        checksum = xxhash.xxh3_64()
+        # Those of large values first, so that all are aligned in what a reader gets.
+        for name, tensor in sorted(tensors.items(), key=lambda one: -one[1].itemsize):
+            piece = tensor.contiguous().view(torch.uint8).numpy().data
+            entries[f"{part}.{name}"] = {
+                "dtype": _NAMES[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [position, position + piece.nbytes],
+            }
+            checksum.update(piece)
+            pieces.append(piece)
+            position += piece.nbytes
+        sums[part] = checksum.hexdigest()
+    metadata = {"facts": json.dumps(facts), "sums": json.dumps(sums)}
     metadata["sum"] = _header_sum(metadata, entries)
     header = json.dumps({"__metadata__": metadata, **entries}).encode()
     header += b" " * max(FIRST_READ - _LENGTH - len(header), -len(header) % 8)
-    return b"".join([len(header).to_bytes(_LENGTH, "little"), header, *blobs.values()])
+    return [len(header).to_bytes(_LENGTH, "little") + header, *pieces]
 
 
 def header_length(data: bytes) -> int:
-    """Number of bytes up to the first blob.
+    """Number of bytes up to the first tensor.
 
     Raises:
         DamagedError: that cannot be the beginning of a message.
@@ -84,8 +107,12 @@ def read_header(data: bytes) -> Header:
         metadata = entries.pop("__metadata__")
         if metadata.pop("sum") != _header_sum(metadata, entries):
             raise DamagedError("the checksum of its header differs")
-        spans = {name: tuple(begin + offset for offset in one["data_offsets"]) for name, one in entries.items()}
-        return Header(json.loads(metadata["facts"]), json.loads(metadata["sums"]), spans)
+        parts: dict[str, dict[str, Any]] = {}
+        for name, entry in entries.items():
+            entry["data_offsets"] = [begin + offset for offset in entry["data_offsets"]]
+            part, _, tensor = name.partition(".")
+            parts.setdefault(part, {})[tensor] = entry
+        return Header(json.loads(metadata["facts"]), json.loads(metadata["sums"]), parts)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise (
             error if isinstance(error, DamagedError) else DamagedError(f"its header cannot be read: {error}")
@@ -112,15 +139,15 @@ class MessageReader:
         """
         return self._undamaged(self._header)
 
-    def blob(self, header: Header, name: str) -> bytes | None:
-        """One blob of a message whose header was read; None if the object is gone.
+    def part(self, header: Header, name: str) -> dict[str, torch.Tensor] | None:
+        """The tensors of one part of a message whose header was read; None if the object is gone.
 
         Raises:
-            DamagedError: it stays damaged, or there is no such blob.
+            DamagedError: it stays damaged, or there is no such part.
         """
-        if name not in header.spans:
+        if name not in header.parts:
             raise DamagedError(f"it has no part {name}")
-        return self._undamaged(lambda: self._blob(header, name))
+        return self._undamaged(lambda: self._part(header, name))
 
     def _header(self) -> Header | None:
         data = self._store.get(self._name, 0, FIRST_READ)
@@ -132,11 +159,19 @@ class MessageReader:
                 return None
         return read_header(data)
 
-    def _blob(self, header: Header, name: str) -> bytes | None:
-        blob = self._store.get(self._name, *header.spans[name])
-        if blob is not None and xxhash.xxh3_64_hexdigest(blob) != header.sums.get(name):
+    def _part(self, header: Header, name: str) -> dict[str, torch.Tensor] | None:
+        entries = header.parts[name]
+        begin = min(entry["data_offsets"][0] for entry in entries.values())
+        data = torch.empty(max(entry["data_offsets"][1] for entry in entries.values()) - begin, dtype=torch.uint8)
+        if not self._store.get_into(self._name, begin, data.numpy().data):
+            return None
+        if xxhash.xxh3_64_hexdigest(data.numpy().data) != header.sums.get(name):
             raise DamagedError(f"the checksum of its part {name} differs")
-        return blob
+        tensors = {}
+        for tensor, entry in entries.items():
+            first, last = (offset - begin for offset in entry["data_offsets"])
+            tensors[tensor] = data[first:last].view(_DTYPES[entry["dtype"]]).view(entry["shape"])
+        return tensors
 
     def _undamaged(self, read: Callable[[], Read]) -> Read:
         for attempt in range(_READS):

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import safetensors.torch
 import torch
 import xxhash
-from safetensors import SafetensorError
 
 from composer_replication.diloco.serverless.averaging import (
     learner_weights,
@@ -100,8 +98,8 @@ class Round:
         self._owing: set[int] = set()
         self._deadline = time.monotonic() + self._place.timeout_s
 
-    def run(self) -> tuple[torch.Tensor, Members]:
-        """Return the average and whose gradients are in it. Raises as `Exchange.run`."""
+    def run(self) -> tuple[list[torch.Tensor], Members]:
+        """Return the average in consecutive pieces and whose gradients are in it. Raises as `Exchange.run`."""
         self._waits_for(set(self._place.others))
         self._publish()
         members = self._members()
@@ -116,21 +114,22 @@ class Round:
         self._owing = set(others)
         read = run_all(lambda shard: self._reduced(shard, members), others, self._stop)
         shards: dict[int, Reduced] = {**reduced, **dict(zip(others, read, strict=True))}  # type: ignore[dict-item]
-        average = torch.cat([one.values for one in shards.values()]) if shards else torch.empty(0)
-        if self._averaging == "decoupled":
+        pieces = [one.values for one in shards.values()]
+        if self._averaging == "decoupled" and shards:
+            pieces = [torch.cat(pieces)]
             squares_T = torch.tensor([one.squares for one in shards.values()], dtype=torch.float64).sum(0)
-            scale_to_radius(average, self._layout, self._weights(members), self._norms(members), squares_T)
-        return average, members
+            scale_to_radius(pieces[0], self._layout, self._weights(members), self._norms(members), squares_T)
+        return pieces, members
 
     def _publish(self) -> None:
         up = self._feedback(f"up.{self._layout_sum}")
-        blobs: dict[str, bytes] = {"layout": self._layout_text}
+        parts = {"layout": {"json": torch.frombuffer(bytearray(self._layout_text), dtype=torch.uint8)}}
         codecs: dict[int, Any] = {}
         for shard, (start, stop) in self._bounds.items():
             encoded, self._own[shard] = up.encode(shard, self._gradient.flat[start:stop])
             if shard != self._place.rank or self._quorum is not None:
                 codecs[shard] = [encoded.codec, encoded.numel]
-                blobs[str(shard)] = safetensors.torch.save(encoded.parts)
+                parts[str(shard)] = encoded.parts
         facts = {
             **self._terms,
             "rank": self._place.rank,
@@ -142,7 +141,7 @@ class Round:
             squares = [partial_squares(self._own[shard], self._layout, *span) for shard, span in self._bounds.items()]
             facts["norms"] = torch.stack(squares).sum(0).sqrt().tolist()
         self._facts[self._place.rank] = facts
-        self._place.store.put(self._name("rank", self._place.rank), seal(facts, blobs))
+        self._place.store.put(self._name("rank", self._place.rank), *seal(facts, parts))
 
     def _members(self) -> Members:
         if self._quorum is None:
@@ -185,13 +184,10 @@ class Round:
         if self._averaging == "decoupled":
             squares = partial_squares(decoded, self._layout, *span).tolist()
         facts = {**self._terms, "shard": shard, "by": self._place.rank, "members": members.ranks, "squares": squares}
-        message = seal(
-            {**facts, "codecs": {shard: [encoded.codec, encoded.numel]}},
-            {str(shard): safetensors.torch.save(encoded.parts)},
-        )
+        message = seal({**facts, "codecs": {shard: [encoded.codec, encoded.numel]}}, {str(shard): encoded.parts})
         if self._quorum is None:
-            self._place.store.put(self._name("reduced", shard), message)
-        elif not self._place.store.create(self._name("reduced", shard), message):
+            self._place.store.put(self._name("reduced", shard), *message)
+        elif not self._place.store.create(self._name("reduced", shard), *message):
             down.forget(shard)
             return None
         return Reduced(decoded, squares)
@@ -250,16 +246,16 @@ class Round:
     def _decoded(self, kind: str, number: int, header: Header, shard: int) -> torch.Tensor:
         name = self._name(kind, number)
         try:
-            blob = self._reader(kind, number).blob(header, str(shard))
-            if blob is None:
+            parts = self._reader(kind, number).part(header, str(shard))
+            if parts is None:
                 if self._quorum is not None:
                     raise RoundClosedError(f"{self._place.here(self._round_id)}: the others have finished the round")
                 raise ValueError(f"{self._place.here(self._round_id)}: {name} has gone: does somebody delete objects?")
             codec, numel = header.facts["codecs"][str(shard)]
             if numel != self._bounds[shard][1] - self._bounds[shard][0]:
                 raise DamagedError(f"its shard {shard} has {numel} values")
-            return decode(Encoded(codec, numel, safetensors.torch.load(blob)))
-        except (DamagedError, SafetensorError, KeyError) as error:
+            return decode(Encoded(codec, numel, parts))
+        except (DamagedError, KeyError) as error:
             raise self._damaged(name, error) from error
 
     def _header(self, kind: str, number: int) -> Header | None:
@@ -278,8 +274,9 @@ class Round:
         """Raise a ValueError if a rank's message does not fit this one's."""
         facts, here = header.facts, self._place.here(self._round_id)
         if facts.get("layout") != self._layout_sum:
-            layout = self._reader("rank", rank).blob(header, "layout")
-            differs = None if layout is None else self._layout.difference(Layout.from_json(layout.decode()))
+            layout = self._reader("rank", rank).part(header, "layout")
+            text = None if layout is None else bytes(layout["json"].numpy()).decode()
+            differs = None if text is None else self._layout.difference(Layout.from_json(text))
             raise ValueError(f"{here}: rank {rank} sends other tensors: {differs}; give all ranks the same model")
         for term, mine in self._terms.items():
             if facts.get(term) != mine:

@@ -80,19 +80,40 @@ def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     bfloat16 and float16 are kept exactly; float64 is rounded.
     """
     flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=torch.float32)
-    for part, tensor in zip(_parts(flat, tensors), tensors, strict=True):
-        part.copy_(tensor.detach())
+    for part, tensor in zip(torch.split_with_sizes(flat, [tensor.numel() for tensor in tensors]), tensors, strict=True):
+        part.view(tensor.shape).copy_(tensor.detach())
     return flat
 
 
-def unpack_into(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Copy a flat vector into tensors, cast to each one's dtype and device; ValueError if the lengths differ."""
-    expected = sum(tensor.numel() for tensor in tensors)
-    if flat.numel() != expected:
-        raise ValueError(f"a vector of {flat.numel()} values does not fill tensors of {expected}: layouts differ")
+def flat_view(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return what `pack` returns, without a copy where one tensor already is such a vector."""
+    first = tensors[0].detach() if len(tensors) == 1 else None
+    if first is None or first.dtype != torch.float32 or first.device.type != "cpu" or not first.is_contiguous():
+        return pack(tensors)
+    return first.view(-1)
+
+
+def unpack_into(pieces: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    """Copy a flat vector, given in consecutive pieces, into tensors, cast to each one's dtype and device.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
+    expected, found = (sum(one.numel() for one in several) for several in (tensors, pieces))
+    if found != expected:
+        raise ValueError(f"a vector of {found} values does not fill tensors of {expected}: layouts differ")
+    rest = list(pieces)
     with torch.no_grad():
-        for part, tensor in zip(_parts(flat, tensors), tensors, strict=True):
-            tensor.copy_(part)
+        for tensor in tensors:
+            into = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+            start = 0
+            while start < tensor.numel():
+                count = min(rest[0].numel(), tensor.numel() - start)
+                into.view(-1)[start : start + count] = rest[0][:count]
+                rest[:1] = [rest[0][count:]] if count < rest[0].numel() else []
+                start += count
+            if into is not tensor:
+                tensor.copy_(into)
 
 
 def shard_bounds(numel: int, count: int) -> list[tuple[int, int]]:
@@ -105,11 +126,6 @@ def shard_bounds(numel: int, count: int) -> list[tuple[int, int]]:
     blocks = -(-numel // BLOCK)
     starts = [min(numel, BLOCK * -(-blocks * shard // count)) for shard in range(count + 1)]
     return list(pairwise(starts))
-
-
-def _parts(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    parts = torch.split_with_sizes(flat, [tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from composer_replication._arguments import check_non_negative
 from composer_replication._optional import require
-from composer_replication.diloco.serverless.store_backends import FileSystem, Folder, Memory
+from composer_replication.diloco.serverless.store_backends import FileSystem, Folder, Memory, Piece
 from composer_replication.diloco.serverless.store_errors import one_line, verdict_of, way_out
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,10 @@ class StoreError(OSError):
 class Backend(Protocol):
     """The requests of a kind of store, each tried once. They raise what the operating system or the client raises."""
 
-    def put(self, name: str, data: bytes) -> None: ...
-    def create(self, name: str, data: bytes) -> bool: ...
+    def put(self, name: str, *data: Piece) -> None: ...
+    def create(self, name: str, *data: Piece) -> bool: ...
     def read(self, name: str, start: int, stop: int | None) -> bytes: ...
+    def read_into(self, name: str, start: int, into: memoryview) -> int: ...
     def delete(self, name: str) -> None: ...
     def names(self, prefix: str) -> list[str]: ...
 
@@ -88,11 +89,14 @@ class ObjectStore:
         else:
             self._backend = FileSystem(self.scheme, root, self._options)
 
-    def put(self, name: str, data: bytes) -> None:
-        """Write an object, over one that is there. Readers see the old or the new one, never a part."""
-        self._repeat("write", name, lambda: self._backend.put(name, data), sent=len(data))
+    def put(self, name: str, *data: Piece) -> None:
+        """Write an object, over one that is there. Readers see the old or the new one, never a part.
 
-    def create(self, name: str, data: bytes) -> bool:
+        `data` may be in several pieces, which are not copied where that can be avoided.
+        """
+        self._repeat("write", name, lambda: self._backend.put(name, *data), sent=_length(data))
+
+    def create(self, name: str, *data: Piece) -> bool:
         """Write an object unless there is one of this name; return whether `data` is there now by this call.
 
         Of several writers one gets True. Over a network a request may be repeated after it got through, so an object
@@ -103,8 +107,8 @@ class ObjectStore:
                 f"{self.scheme}:// cannot create objects conditionally ({self.uri}): use file, s3, gs or az"
             )
         self._check_creation()
-        created = self._repeat("create", name, lambda: self._backend.create(name, data), sent=len(data))
-        return created or (self.scheme not in ("file", "memory") and self.get(name) == data)
+        created = self._repeat("create", name, lambda: self._backend.create(name, *data), sent=_length(data))
+        return created or (self.scheme not in ("file", "memory") and self.get(name) == b"".join(data))
 
     def get(self, name: str, start: int | None = None, stop: int | None = None) -> bytes | None:
         """Read an object, or its bytes from `start` to before `stop`; None if there is no such object (yet).
@@ -117,13 +121,19 @@ class ObjectStore:
 
         def read() -> bytes:
             data = self._backend.read(name, first, stop)
-            with self._lock:
-                self.bytes_down += len(data)
-            if stop is not None and len(data) != stop - first:
-                raise EOFError(f"{len(data)} bytes instead of {stop - first}")
+            self._count_read(len(data), None if stop is None else stop - first)
             return data
 
         return self._repeat("read", name, read, absent=None)
+
+    def get_into(self, name: str, start: int, into: memoryview) -> bool:
+        """Fill a buffer with an object's bytes from `start` on; False if there is no such object (yet)."""
+
+        def read() -> bool:
+            self._count_read(self._backend.read_into(name, start, into), len(into))
+            return True
+
+        return self._repeat("read", name, read, absent=False)
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects. Missing ones are fine; failures are logged, because this is housekeeping."""
@@ -136,6 +146,12 @@ class ObjectStore:
     def names(self, prefix: str) -> list[str]:
         """Return the names that begin with `prefix`, sorted. For housekeeping: a store's listing may lag."""
         return sorted(self._repeat("list", prefix, lambda: self._backend.names(prefix), absent=[]))
+
+    def _count_read(self, count: int, wanted: int | None) -> None:
+        with self._lock:
+            self.bytes_down += count
+        if wanted not in (None, count):
+            raise EOFError(f"{count} bytes instead of {wanted}")
 
     def _repeat(self, what: str, name: str, request: Callable[[], T], *, sent: int = 0, absent: Any = StoreError) -> T:
         """Make a request until it succeeds, fails for good or has failed for `retry_s` seconds."""
@@ -209,6 +225,10 @@ def _split(uri: str) -> tuple[str, str]:
     if not root:
         raise ValueError(f"uri is {uri!r}: name a bucket and a prefix, as in {scheme}://bucket/run")
     return scheme, root
+
+
+def _length(data: tuple[Piece, ...]) -> int:
+    return sum(map(len, data))
 
 
 def _check_name(name: str) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 from composer_replication._optional import require
 from composer_replication.diloco.serverless.store_errors import verdict_of
 
+Piece = bytes | bytearray | memoryview
+
 _MEMORY_LOCK = threading.Lock()  # MemoryFileSystem is one per process, and has no lock of its own
 _LEFT_BEHIND_S = 3600.0
 
@@ -27,7 +29,7 @@ class Folder:
     def __init__(self, root: str) -> None:
         self.root = Path(root)
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, *data: Piece) -> None:
         path = self.root / name
         temporary = self._write_beside(path, data)
         try:
@@ -36,7 +38,7 @@ class Folder:
             temporary.unlink(missing_ok=True)
             raise
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, *data: Piece) -> bool:
         path = self.root / name
         temporary = self._write_beside(path, data)
         try:
@@ -53,6 +55,11 @@ class Folder:
             if start:
                 file.seek(start)
             return file.read() if stop is None else file.read(stop - start)
+
+    def read_into(self, name: str, start: int, into: memoryview) -> int:
+        with (self.root / name).open("rb") as file:
+            file.seek(start)
+            return file.readinto(into)
 
     def delete(self, name: str) -> None:
         path = self.root / name
@@ -74,15 +81,16 @@ class Folder:
             found += [(inner / file).as_posix() for file in files if not _is_temporary(file)]
         return [name for name in found if name.startswith(prefix)]
 
-    def _write_beside(self, path: Path, data: bytes) -> Path:
+    def _write_beside(self, path: Path, data: tuple[Piece, ...]) -> Path:
         temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
         try:
             while True:
                 try:
                     with temporary.open("xb", buffering=0) as file:
-                        rest = memoryview(data)
-                        while rest.nbytes:
-                            rest = rest[file.write(rest) :]
+                        for piece in data:
+                            rest = memoryview(piece)
+                            while rest.nbytes:
+                                rest = rest[file.write(rest) :]
                     return temporary
                 except FileNotFoundError:  # no folder yet, or another process removed it when it was empty
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,12 +118,12 @@ class FileSystem:
                 self._made = os.getpid(), self._make()
             return self._made[1]
 
-    def put(self, name: str, data: bytes) -> None:
-        self.system.pipe_file(self._path(name), data)
+    def put(self, name: str, *data: Piece) -> None:
+        self.system.pipe_file(self._path(name), _joined(data))
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, *data: Piece) -> bool:
         try:
-            self.system.pipe_file(self._path(name), data, mode="create")
+            self.system.pipe_file(self._path(name), _joined(data), mode="create")
         except Exception as error:
             if verdict_of(error) == "exists":
                 return False
@@ -134,6 +142,11 @@ class FileSystem:
         extra = {"max_concurrency": 1} if self.scheme in ("s3", "az") else {}
         data: bytes = system.cat_file(path, start=None if whole else start, end=stop, **extra)
         return data
+
+    def read_into(self, name: str, start: int, into: memoryview) -> int:
+        data = self.read(name, start, start + len(into))
+        into[: len(data)] = data
+        return len(data)
 
     def delete(self, name: str) -> None:
         self.system.rm_file(self._path(name))
@@ -173,13 +186,13 @@ class Memory(FileSystem):
     def __init__(self, root: str) -> None:
         super().__init__("memory", root, {})
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, *data: Piece) -> None:
         with _MEMORY_LOCK:
-            super().put(name, data)
+            super().put(name, *data)
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, *data: Piece) -> bool:
         with _MEMORY_LOCK:
-            return super().create(name, data)
+            return super().create(name, *data)
 
     def read(self, name: str, start: int, stop: int | None) -> bytes:
         with _MEMORY_LOCK:
@@ -192,6 +205,10 @@ class Memory(FileSystem):
     def names(self, prefix: str) -> list[str]:
         with _MEMORY_LOCK:
             return super().names(prefix)
+
+
+def _joined(data: tuple[Piece, ...]) -> Piece:
+    return data[0] if len(data) == 1 else b"".join(data)
 
 
 def _is_temporary(file: str) -> bool:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_replication.diloco.serverless.packing import BLOCK, Layout, pack, shard_bounds, unpack_into
+from composer_replication.diloco.serverless.packing import BLOCK, Layout, flat_view, pack, shard_bounds, unpack_into
 
 
 def tensors() -> list[torch.Tensor]:
@@ -27,11 +27,12 @@ def test_tensors_come_back_with_their_own_dtypes_and_shapes() -> None:
     assert packed.dtype == torch.float32
     assert packed.is_contiguous()
     assert packed[:6].tolist() == [0, 3, 1, 4, 2, 5]
-    back = [torch.full_like(tensor, 9.0) for tensor in tensors()]
-    unpack_into(packed, back)
-    for before, after in zip(tensors(), back, strict=True):
-        assert after.dtype == before.dtype
-        assert torch.equal(after, before.float().to(before.dtype))
+    for cuts in ([10], [0, 4, 0, 3, 3], [1] * 10):
+        back = [torch.full_like(tensor, 9.0) for tensor in tensors()]
+        unpack_into(packed.split(cuts), back)
+        for before, after in zip(tensors(), back, strict=True):
+            assert after.dtype == before.dtype
+            assert torch.equal(after, before.float().to(before.dtype))
 
 
 def test_the_packed_vector_is_a_copy_and_parameters_can_be_filled() -> None:
@@ -40,13 +41,20 @@ def test_the_packed_vector_is_a_copy_and_parameters_can_be_filled() -> None:
     packed += 1
     assert parameter.tolist() == [1, 1, 1]
     assert not packed.requires_grad
-    unpack_into(packed, [parameter])
+    unpack_into([packed], [parameter])
     assert parameter.tolist() == [2, 2, 2]
+
+
+def test_only_a_flat_float32_tensor_is_viewed_without_a_copy() -> None:
+    flat = torch.arange(6, dtype=torch.float32)
+    assert flat_view([flat.view(2, 3)]).data_ptr() == flat.data_ptr()
+    for others in (tensors(), [flat.view(2, 3).t()], [flat.double()], [flat, flat], []):
+        assert torch.equal(flat_view(others), pack(others))
 
 
 def test_a_vector_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="a vector of 4 values does not fill tensors of 3"):
-        unpack_into(torch.zeros(4), [torch.zeros(3)])
+        unpack_into([torch.zeros(4)], [torch.zeros(3)])
 
 
 def test_a_layout_knows_its_offsets_and_survives_json() -> None:
