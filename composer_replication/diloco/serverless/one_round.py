@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import xxhash
@@ -25,6 +26,8 @@ from composer_replication.diloco.serverless.packing import Layout, shard_bounds
 from composer_replication.diloco.serverless.participants import Members, Quorum, RoundClosedError
 from composer_replication.diloco.serverless.place import Pauses, Place, listed
 from composer_replication.diloco.serverless.threads import run_all
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,7 @@ class Round:
             self._wait_for(members)
         others = [shard for shard, mine in reduced.items() if mine is None]
         self._owing = set(others)
-        read = run_all(lambda shard: self._reduced(shard, members), others, self._stop)
-        shards: dict[int, Reduced] = {**reduced, **dict(zip(others, read, strict=True))}  # type: ignore[dict-item]
+        shards: dict[int, Reduced] = {**reduced, **self._others_reduced(others, members)}  # type: ignore[dict-item]
         pieces = [one.values for one in shards.values()]
         if self._averaging == "decoupled" and shards:
             pieces = [torch.cat(pieces)]
@@ -149,8 +151,8 @@ class Round:
         others = self._place.others
 
         def present() -> set[int]:
-            there = run_all(self._look, others, self._stop)
-            return {rank for rank, is_there in zip(others, there, strict=True) if is_there}
+            there = run_all(lambda rank: (rank, self._look(rank)), others, self._stop, at_most=len(others))
+            return {rank for rank, is_there in there if is_there}
 
         members = self._quorum.close(self._round_id, present, self._waits_for)
         if self._place.rank not in members.ranks:
@@ -169,9 +171,8 @@ class Round:
 
     def _reduce(self, shard: int, members: Members) -> Reduced | None:
         """Average a shard over the members and publish it; None if another rank was first."""
-        ranks = [rank for rank in members.ranks if rank != self._place.rank]
         read = self._wait_for(members, lambda rank: self._decoded("rank", rank, self._headers[rank], shard))
-        parts = {self._place.rank: self._own[shard], **dict(zip(ranks, read, strict=True))}
+        parts = {self._place.rank: self._own[shard], **read}
         ordered = [parts[rank] for rank in members.ranks]
         span, weights = self._bounds[shard], self._weights(members)
         if self._averaging == "decoupled":
@@ -192,46 +193,69 @@ class Round:
             return None
         return Reduced(decoded, squares)
 
-    def _wait_for(self, members: Members, then: Callable[[int], Any] = bool) -> list[Any]:
+    def _wait_for(self, members: Members, then: Callable[[int], Any] = bool) -> dict[int, Any]:
         """Wait for the gradients of the other members, and do something with each as soon as it is there."""
         ranks = [rank for rank in members.ranks if rank != self._place.rank]
 
-        def wait(rank: int) -> tuple[bool, Any]:
-            pauses = self._place.pauses()
-            while not self._look(rank):
-                if time.monotonic() > self._deadline:
-                    return False, None
-                self._pause(pauses)
+        def use(arrival: tuple[int, bool]) -> tuple[int, Any]:
             if self._quorum is None:
                 self._waits_for(set(self._place.others) - set(self._headers))
-            return True, then(rank)
+            return arrival[0], then(arrival[0])
 
-        # All are waited for before an error is raised, so that it can name every rank that is missing.
-        there = run_all(wait, ranks, self._stop)
-        if missing := [rank for rank, (is_there, _) in zip(ranks, there, strict=True) if not is_there]:
-            raise self._timed_out(listed(missing))
-        return [result for _, result in there]
+        arrivals = self._arrivals(ranks, lambda rank: self._look(rank) or None, listed)
+        return dict(run_all(use, arrivals, self._stop, at_most=len(ranks)))
 
-    def _reduced(self, shard: int, members: Members) -> Reduced:
-        """A reduced shard that another rank publishes; in its stead if that rank is silent for too long."""
-        order, began, pauses = members.reducers(shard), time.monotonic(), self._place.pauses()
-        turn = order.index(self._place.rank) if self._place.rank in order else None
-        while (header := self._header("reduced", shard)) is None:
-            now = time.monotonic()
-            if self._quorum is None:
+    def _others_reduced(self, shards: list[int], members: Members) -> dict[int, Reduced]:
+        """Read the shards that others reduce; reduce one in the stead of a rank that is silent for too long."""
+        began = time.monotonic()
+        order = {shard: members.reducers(shard) for shard in shards}
+
+        def is_my_turn(shard: int) -> bool:
+            if self._quorum is None or self._place.rank not in order[shard]:
+                return False
+            turn = order[shard].index(self._place.rank)
+            return time.monotonic() > began + self._quorum.grace_s * turn
+
+        def look(shard: int) -> tuple[Header | None] | None:
+            if (header := self._header("reduced", shard)) is None and self._quorum is None:
                 # A reducer that died comes back only if it is let in.
                 self._waits_for(set(self._owing))
-            if now > self._deadline:
-                raise self._timed_out(f"{listed(order[:1])} to reduce shard {shard}")
-            if self._quorum is not None and turn is not None and now > began + self._quorum.grace_s * turn:
+            return (header,) if header is not None or is_my_turn(shard) else None
+
+        def missing(shards: Iterable[int]) -> str:
+            return ", ".join(f"{listed(order[shard][:1])} to reduce shard {shard}" for shard in shards)
+
+        def use(arrival: tuple[int, tuple[Header | None]]) -> tuple[int, Reduced]:
+            shard, (header,) = arrival
+            if header is None:
                 if (mine := self._reduce(shard, members)) is not None:
-                    return mine
-                turn = None
-            self._pause(pauses)
-        self._owing.discard(shard)
-        if header.facts.get("members") != list(members.ranks) or header.facts.get("shard") != shard:
-            raise ValueError(f"{self._place.here(self._round_id)}: shard {shard} is the average of other ranks")
-        return Reduced(self._decoded("reduced", shard, header, shard), header.facts["squares"])
+                    return shard, mine
+                ((_, header),) = self._arrivals([shard], lambda shard: self._header("reduced", shard), missing)
+            self._owing.discard(shard)
+            if header.facts.get("members") != list(members.ranks) or header.facts.get("shard") != shard:
+                raise ValueError(f"{self._place.here(self._round_id)}: shard {shard} is the average of other ranks")
+            return shard, Reduced(self._decoded("reduced", shard, header, shard), header.facts["squares"])
+
+        return dict(run_all(use, self._arrivals(shards, look, missing), self._stop, at_most=len(shards)))
+
+    def _arrivals(
+        self, numbers: list[int], look: Callable[[int], Found | None], missing: Callable[[Iterable[int]], str]
+    ) -> Iterator[tuple[int, Found]]:
+        """Yield numbers and what was found of them, as it is found; one request at a time looks for all of them."""
+        waiting, pauses = deque(numbers), self._place.pauses()
+        without_pause = len(waiting)
+        while waiting:
+            number = waiting.popleft()
+            if (found := look(number)) is not None:
+                without_pause = len(waiting)  # the others may be there by now too
+                yield number, found
+                continue
+            waiting.append(number)
+            without_pause -= 1
+            if without_pause < 0:
+                if time.monotonic() > self._deadline:
+                    raise self._timed_out(missing(sorted(waiting)))
+                self._pause(pauses)
 
     def _pause(self, pauses: Pauses) -> None:
         if self._quorum is not None:

@@ -6,7 +6,8 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from itertools import islice
+from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -14,35 +15,42 @@ Result = TypeVar("Result")
 _THREADS = 8
 
 
-def run_all(function: Callable[[Item], Result], items: Iterable[Item], stop: threading.Event) -> list[Result]:
-    """Call a function for every item, several at once, and return the results in their order.
+def run_all(
+    function: Callable[[Item], Result], items: Iterable[Item], stop: threading.Event, *, at_most: int = _THREADS
+) -> list[Result]:
+    """Call a function for every item, several at once, and return the results in the order in which they end.
 
-    The first error is raised at once; `stop` is set then, for the calls that still wait.
+    One thread at a time asks `items` for the next one, so it may be a generator that waits for something. The first
+    error, of either, is raised at once; `stop` is set then, for the calls that still wait.
     """
-    waiting = list(enumerate(items))
-    results: list[Any] = [None] * len(waiting)
-    ended: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
-    todo = iter(waiting)
+    ended: queue.SimpleQueue[tuple[list[Result], BaseException | None] | None] = queue.SimpleQueue()
+    todo = iter(items)
     lock = threading.Lock()
 
     def work() -> None:
-        while True:
-            with lock:
-                index, item = next(todo, (-1, None))
-            if index < 0 or stop.is_set():
-                return
-            try:
-                ended.put((index, function(item), None))  # type: ignore[arg-type]
-            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-                ended.put((index, None, error))
+        try:
+            while not stop.is_set():
+                with lock:
+                    upcoming = list(islice(todo, 1))
+                if not upcoming:
+                    break
+                ended.put(([function(upcoming[0])], None))
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            ended.put(([], error))
+        ended.put(None)
 
-    for number in range(min(_THREADS, len(waiting))):
+    running = min(_THREADS, at_most)
+    for number in range(running):
         threading.Thread(target=work, name=f"exchange_{number}", daemon=True).start()
+    results: list[Result] = []
     try:
-        for _ in waiting:
-            index, results[index], error = ended.get()
-            if error is not None:
-                raise error
+        while running:
+            if (one := ended.get()) is None:
+                running -= 1
+            elif one[1] is not None:
+                raise one[1]
+            else:
+                results += one[0]
     except BaseException:
         stop.set()
         raise
