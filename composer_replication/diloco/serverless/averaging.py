@@ -5,7 +5,7 @@ tensor, so that replicas which disagree do not shorten each other's updates:
 
     RDA = (Σ w‖v‖ / Σ w) · φ(Σ w φ(v) / Σ w),  φ(x) = x / ‖x‖;  embeddings have the plain weighted mean
 
-A tensor may lie in several shards. Every replica sends its tensors' norms (`tensor_norms`); the reducer of a shard
+A tensor may lie in several shards. Every replica sends its tensors' norms; the reducer of a shard
 makes `mean_direction` and its `partial_squares`; with the squares of all shards added up, every replica calls
 `scale_to_radius`. Cuts do not change the result.
 
@@ -29,7 +29,7 @@ Averaging = Literal["mean", "tokens", "decoupled"]
 _CHUNK = 2**17
 # A mean of unit vectors that is this short is rounding error of float32, not a direction.
 _CANCELLED = 1e-6
-_EMBEDDING = re.compile(r"(^|[._])(\w*embed\w*|wte|wpe)([._]|$)", re.IGNORECASE)
+_EMBEDDING = re.compile(r"(^|[./_])(\w*embed\w*|wte|wpe)([./_]|$)", re.IGNORECASE)  # fragments have "/" for "."
 
 
 def learner_weights(
@@ -73,11 +73,6 @@ def is_embedding(name: str) -> bool:
     return _EMBEDDING.search(name) is not None
 
 
-def tensor_norms(flat: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Return the length of each tensor in a whole vector, (T,) float64."""
-    return partial_squares(flat, layout, 0, layout.numel).sqrt_()
-
-
 def mean_direction(
     shards: Sequence[torch.Tensor],
     weights: Sequence[float],
@@ -91,7 +86,7 @@ def mean_direction(
     Args:
         shards: the range of each replica's vector.
         weights: their weights, which sum to 1.
-        norms_NT: `tensor_norms` of each replica's whole vector; a tensor of length 0 has no direction and adds nothing.
+        norms_NT: length of each tensor of each replica; one of length 0 has no direction and adds nothing.
         layout: tensors of the whole vector.
         start: where the range begins.
         stop: where it ends.

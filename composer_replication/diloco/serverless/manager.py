@@ -80,7 +80,8 @@ class ObjectStoreManager:
         self.num_participants = _Count(store.world_size)
         self.names: Sequence[str] | None = None
         self.digest: Callable[[], str] | None = None
-        self.has_average = self.average_counts = False
+        self.has_average = False
+        self.average_counts = store.world_size == 1
         self.never_waits = store.averaging == "decoupled"
         self._use_async_quorum = False
         self._step = store.round_id

@@ -128,40 +128,51 @@ def _undamaged(place: Place, name: str) -> State | None:
 
 
 def _opened(place: Place, min_participants: int | None, grace_s: float, state: Callable[[], bytes]) -> dict[str, Any]:
+    """Wait until the run is opened, by the rank that is furthest, or by the next one if it is silent."""
     hellos: dict[int, dict[str, Any]] = {}
-    enough_since: float | None = None
+    enough_since = complete_since = 0.0
+
+    def in_order() -> list[int]:
+        return sorted(hellos, key=lambda rank: (-hellos[rank]["round"], rank))
 
     def look() -> dict[str, Any] | None:
-        nonlocal enough_since
+        nonlocal enough_since, complete_since
         if (opened := place.read(place.name("opened"))) is not None:
             return dict(opened)
         for rank in range(place.world_size):
             if rank not in hellos and (hello := place.read(place.name("hello", rank))) is not None:
                 hellos[rank] = hello
+        now = time.monotonic()
         if len(hellos) < place.world_size:
             if min_participants is None or len(hellos) < min_participants:
                 return None
-            enough_since = enough_since or time.monotonic()
-            if time.monotonic() < enough_since + grace_s:
+            enough_since = enough_since or now
+            if now < enough_since + grace_s:
                 return None
-        furthest = max(hello["round"] for hello in hellos.values())
-        source = min(rank for rank, hello in hellos.items() if hello["round"] == furthest)
-        if source == place.rank:
-            if len({(hello["round"], hello["digest"]) for hello in hellos.values()}) > 1:
-                place.store.put(place.name("opening", source), state())
-            opening = {"source": source, "hellos": hellos}
-            if place.store.can_create:
-                place.store.create(place.name("opened"), json.dumps(opening).encode())
-            else:
-                place.write(place.name("opened"), opening)
+        complete_since = complete_since or now
+        order = in_order()
+        turn = order.index(place.rank)
+        # Those before it are taken for dead when its turn comes; one that was only slow joins later.
+        counted = {rank: hellos[rank] for rank in order[turn:]}
+        if turn and (
+            min_participants is None or len(counted) < min_participants or now < complete_since + turn * grace_s
+        ):
+            return None
+        if len({(hello["round"], hello["digest"]) for hello in counted.values()}) > 1:
+            place.store.put(place.name("opening", place.rank), state())
+        opening = {"source": place.rank, "hellos": counted}
+        if place.store.can_create:
+            place.store.create(place.name("opened"), json.dumps(opening).encode())
+        else:
+            place.write(place.name("opened"), opening)
         return None
 
-    return place.wait_for(
-        look,
-        lambda: (
-            f"{listed(set(range(place.world_size)) - set(hellos))} to begin (min_participants lets a run begin without)"
-        ),
-    )
+    def missing() -> str:
+        if absent := set(range(place.world_size)) - set(hellos):
+            return f"{listed(absent)} to begin (min_participants lets a run begin without)"
+        return f"{listed(in_order()[:1])}, which was there, to begin the run"
+
+    return place.wait_for(look, missing)
 
 
 def ask_to_join(place: Place) -> State:
@@ -205,12 +216,11 @@ def who_asks(place: Place, ranks: Iterable[int]) -> list[int]:
     return [rank for rank, note in notes.items() if note is not None]
 
 
-def welcome(place: Place, rank: int, state: Callable[[], bytes]) -> bool:
-    """Write the state for a rank that asks to join; False if it does not."""
+def welcome(place: Place, rank: int, state: Callable[[], bytes]) -> None:
+    """Write the state for a rank, if it asks to join."""
     word = place.read(place.name("join", rank))
     if word in (None, _LATE):
-        return False
+        return
     place.store.put(place.name("welcome", f"{rank:04d}_{word}"), state())
     place.store.delete([place.name("join", rank)])
     logger.info("rank %d lets rank %d join run %s", place.rank, rank, place.run_id)
-    return True

@@ -17,7 +17,6 @@ from composer_replication.diloco.serverless.averaging import (
     mean_direction,
     partial_squares,
     scale_to_radius,
-    tensor_norms,
     weighted_mean,
 )
 from composer_replication.diloco.serverless.packing import Layout, pack, shard_bounds
@@ -29,7 +28,7 @@ def radial_directional(
     vectors: Sequence[torch.Tensor], weights: Sequence[float], layout: Layout, bounds: Sequence[tuple[int, int]]
 ) -> torch.Tensor:
     """What reducers of the given shards and then every replica do."""
-    norms_NT = torch.stack([tensor_norms(vector, layout) for vector in vectors])
+    norms_NT = torch.stack([partial_squares(vector, layout, 0, layout.numel).sqrt() for vector in vectors])
     shards = [
         mean_direction([vector[start:stop] for vector in vectors], weights, norms_NT, layout, start, stop)
         for start, stop in bounds
@@ -93,6 +92,7 @@ def test_directions_that_cancel_or_do_not_exist_give_zeros() -> None:
     [
         ("model.embed_tokens.weight", True),
         ("transformer.wte.weight", True),
+        ("model/embed_tokens/weight", True),
         ("wpe.weight", True),
         ("bert.embeddings.word_embeddings.weight", True),
         ("base_model.model.model.embed_tokens.lora_embedding_A.default", True),

@@ -241,10 +241,13 @@ def test_a_learner_of_the_decoupled_kind_never_waits(tmp_path: Path) -> None:
     assert manager.last_participants == (0, 1)
 
 
-def test_a_checkpoint_with_a_round_in_flight_goes_on_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_checkpoint_with_a_round_in_flight_goes_on_alike(tmp_path: Path, replicas: int) -> None:
     def rank(number: int, folder: str, restarts: bool) -> str:
         def build(round_id: int, run: str) -> tuple[Any, Any, torch.nn.Module, torch.optim.Optimizer]:
-            manager = ObjectStoreManager(at(tmp_path / folder, number, 2, codec="int4", run_id=run, round_id=round_id))
+            manager = ObjectStoreManager(
+                at(tmp_path / folder, number, replicas, codec="int4", run_id=run, round_id=round_id)
+            )
             model = torch.nn.Linear(16, 16)
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -271,8 +274,8 @@ def test_a_checkpoint_with_a_round_in_flight_goes_on_alike(tmp_path: Path) -> No
         assert manager.current_step() == 3
         return str(loop.digest())
 
-    through = in_threads(2, lambda number: rank(number, "through", False))
-    resumed = in_threads(2, lambda number: rank(number, "resumed", True))
+    through = in_threads(replicas, lambda number: rank(number, "through", False))
+    resumed = in_threads(replicas, lambda number: rank(number, "resumed", True))
     assert len({*through, *resumed}) == 1
 
 
@@ -362,6 +365,28 @@ def test_where_all_ranks_ask_to_join_nobody_waits(tmp_path: Path) -> None:
     said = errors_of(2, rank)
     assert all("all ranks ask to join, and none is left to answer" in one for one in said)
     assert all("give it another run_id" in one for one in said)
+
+
+def test_a_run_begins_without_a_rank_that_was_there_and_died(tmp_path: Path) -> None:
+    """Rank 0 would open the run, and is gone after its hello."""
+
+    def manager(number: int, **settings: Any) -> ObjectStoreManager:
+        return ObjectStoreManager(at(tmp_path, number, 4, grace_s=0.1, **settings))
+
+    place = manager(0)._store.place
+    hello = {"round": 0, "digest": "state", "has_average": False, "word": "of the dead"}
+    place.write(place.name("hello", 0), hello)
+    in_threads(3, lambda number: manager(number + 1, min_participants=3).join())
+    opened = place.read(place.name("opened"))
+    assert opened["source"] == 1
+    assert set(opened["hellos"]) == {"1", "2", "3"}
+
+
+def test_a_rank_that_was_there_and_died_is_named(tmp_path: Path) -> None:
+    place = at(tmp_path, 0, 2).place
+    place.write(place.name("hello", 0), {"round": 0, "digest": "state", "has_average": False, "word": "of the dead"})
+    with pytest.raises(TimeoutError, match=r"waited 0\.2 s for rank 0, which was there, to begin the run"):
+        ObjectStoreManager(at(tmp_path, 1, 2, timeout_s=0.2)).join()
 
 
 def test_weights_of_learners_count_the_steps_that_are_in_the_average(tmp_path: Path) -> None:
