@@ -138,8 +138,9 @@ class Supervisor:
 
     @property
     def is_good(self) -> bool:
-        """Whether every replica came to its end, and they agree."""
-        return self.is_identical and all(one.state == "done" for one in self.replicas)
+        """Whether every replica came to its end, they agree, and of their rounds one at least was committed."""
+        trained = any(one.last_round >= 0 for one in self.replicas) or not any(one.rounds for one in self.replicas)
+        return self.is_identical and trained and all(one.state == "done" for one in self.replicas)
 
     def look(self) -> None:
         """Read new rounds, compare them, and see to processes that have ended; `messages` gets what there is to say."""

@@ -195,9 +195,9 @@ def supervised(folder: Path, programs: list[str], **settings: Any) -> _Recorded:
     return made
 
 
-def a_round(number: int, digest: str) -> str:
-    line = {"round": number, "digest": digest, "committed": True, "loss": 1.0, "step": 2 * number + 2, "healed": False}
-    figures = {"participants": 2, "bytes_up": 3, "bytes_down": 4, "seconds_waited": 0.5}
+def a_round(number: int, digest: str, *, committed: bool = True) -> str:
+    line = {"round": number, "digest": digest, "committed": committed, "loss": 1.0, "step": 2 * number + 2}
+    figures = {"healed": False, "participants": 2, "bytes_up": 3, "bytes_down": 4, "seconds_waited": 0.5}
     return f"open('rounds.jsonl', 'a').write({json.dumps({**line, **figures})!r} + '\\n')"
 
 
@@ -247,6 +247,14 @@ def test_rounds_of_an_earlier_start_are_not_counted(tmp_path: Path) -> None:
     made = supervised(tmp_path, [a_round(1, "aa")] * 2)
     assert made.is_good
     assert made.summary()["rounds"] == 1
+
+
+def test_a_run_without_a_committed_round_is_not_good(tmp_path: Path) -> None:
+    failed = a_round(0, "aa", committed=False)
+    assert not supervised(tmp_path / "none", [failed] * 2).is_good
+    assert supervised(tmp_path / "second", [f"{failed}; {a_round(0, 'bb')}"] * 2).is_good
+    # Resumed when it had finished.
+    assert supervised(tmp_path / "finished", ["pass"] * 2).is_good
 
 
 def test_a_replica_that_missed_the_last_round_is_ended_when_the_others_are_done(
