@@ -57,7 +57,8 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
     A manager may have more than torchft's: `join()` is called before the first step; `launch()` when the tensors of a
     fragment are queued; `never_waits` with `is_done()` postpones a sync that is not done by one inner step;
     `agree(digest)` compares shared states before they are averaged; `meets_first` wants a quorum before the first step
-    and an `agree` that says whether anyone has a round; `heals_to_shared` lets a healed replica begin its round anew;
+    and an `agree` that says whether anyone has a round, and `meeting_timeout_s` is how long that may fail;
+    `heals_to_shared` lets a healed replica begin its round anew;
     `retries` is how often a failed round is tried again at once; `after_round()` is called after every sync; `names`
     and `digest` are set for messages and comparisons; `bytes_up`, `bytes_down` and `last_participants` are figures of
     its rounds.
@@ -179,13 +180,24 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
         """Meet the others before the first step: a replica that is behind has nothing of its own to train.
 
         The others may be at a sync; then the round is also this replica's.
+
+        Raises:
+            RuntimeError: for as long as the manager allows, a quorum was found and its members did not connect.
         """
-        start = time.monotonic()
+        start, failed, failing_since = time.monotonic(), 0, 0.0
         while True:
             self._manager.start_quorum()
             has_round = self._manager.agree(self.digest(), has_round=False)
             if self._error() is None:
                 break
+            failed += 1
+            failing_since = failing_since or time.monotonic()
+            said = f"attempt {failed} to connect to the other replicas failed ({self._reason()})"
+            if time.monotonic() - failing_since >= self._manager.meeting_timeout_s:
+                raise RuntimeError(f"{said}: {_WHAT_TO_CHECK}")
+            # The first may be a replica that heals; then at growing distances, as an attempt may be short.
+            if failed & (failed - 1) == 0:
+                _log.warning("%s, trying again; if this goes on, %s", said, _WHAT_TO_CHECK)
             self._manager.should_commit()
         if has_round:
             self._check_participants()

@@ -84,6 +84,7 @@ class ReplicaManager(Manager):  # type: ignore[misc]
     retries = 3
     _client: Any
     _quorum_future: Any
+    _quorum_timeout: timedelta
     _step: int
 
     def __init__(
@@ -98,6 +99,7 @@ class ReplicaManager(Manager):  # type: ignore[misc]
     ) -> None:
         super().__init__(lighthouse_addr=lighthouse, checkpoint_transport=transport, **more)
         self._transport = transport
+        self.meeting_timeout_s = self._quorum_timeout.total_seconds()
         self._client = Quorums(self._client, lighthouse)
         self._own_store, self._lighthouse, self._patience_s, self._device = store, lighthouse, patience_s, device
         self.bytes_up = self.bytes_down = 0
@@ -223,7 +225,8 @@ def torchft_manager(
         lighthouse: address of the lighthouse, `http://host:port`.
         min_replicas: replicas without which nothing is committed; give the lighthouse the same.
         timeout_s: limit for one average and for a peer's state. A killed process is noticed at once.
-        quorum_timeout_s: limit for the other replicas to reach the sync, so longer than a round.
+        quorum_timeout_s: limit for the other replicas to reach the sync, so longer than a round; and for connecting to
+            them before the first step.
         patience_s: limit for a lighthouse that is away to come back.
         hostname: address of this machine that the other replicas reach.
         device: where the parameters are.

@@ -331,6 +331,30 @@ class HealingManager(LocalManager):
         self.load, self.save = load, save
 
 
+class UnconnectedManager(FailingManager):
+    """A manager that finds others and cannot connect to them at first."""
+
+    meets_first = True
+    meeting_timeout_s = 1e9
+
+    def agree(self, digest: str, *, has_round: bool = True) -> bool:
+        if self.failures:
+            self.error = RuntimeError("connect timed out\nat 0x1")
+        return False
+
+
+def test_failed_attempts_to_connect_are_warned_of_at_growing_distances(caplog: pytest.LogCaptureFixture) -> None:
+    model = torch.nn.Linear(1, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    with make_diloco_outer_loop(UnconnectedManager(9), [model], inner, sync_every=1):
+        said = [one.getMessage() for one in caplog.records]
+        inner.step()
+    assert [line.split()[:2] for line in said] == [["attempt", str(number)] for number in (1, 2, 4, 8)]
+    for line in said:
+        assert "to connect to the other replicas failed (connect timed out), trying again; if this" in line
+        assert "diloco.hostname of each is an address that the others reach, and that no firewall closes ports" in line
+
+
 class MeetingManager(PeerManager):
     """A manager whose other replicas are at a sync when this one comes."""
 

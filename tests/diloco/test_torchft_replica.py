@@ -42,3 +42,24 @@ def test_a_run_whose_rounds_all_fail_ends_with_an_error(
     assert said.startswith("round 0 failed 12 times in a row and its steps are lost (no route to host): check the logs")
     assert "diloco.hostname" in said
     assert "\n" not in said
+
+
+def test_replicas_that_meet_and_do_not_connect_end_with_an_error(
+    manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("connect timed out\nand a traceback")
+
+    monkeypatch.setattr(LocalGloo, "_create_pg", fails)
+    model = torch.nn.Linear(1, 1, bias=False)
+    loop = make_diloco_outer_loop(manager, [model], torch.optim.SGD(model.parameters(), lr=1.0))
+    assert manager.meeting_timeout_s == 1234.0
+    manager.meeting_timeout_s = 0.0
+    monkeypatch.setattr(manager, "should_commit", lambda: pytest.fail("it tries again"))
+    with pytest.raises(RuntimeError) as failed:
+        loop.__enter__()
+    said = str(failed.value)
+    assert said.startswith("attempt 1 to connect to the other replicas failed (connect timed out): check the logs")
+    assert "diloco.hostname" in said
+    assert "ports" in said
+    assert "\n" not in said
