@@ -24,6 +24,7 @@ from torchft.process_group import ProcessGroupNCCL as ReconfigurableNCCL
 from composer_replication._arguments import check_count, check_non_negative, check_positive
 from composer_replication.diloco.local_gloo import MEET_S, LocalGloo
 from composer_replication.diloco.quorums import Quorums
+from composer_replication.diloco.settings import LIGHTHOUSE_VARIABLE, is_lighthouse_address
 from composer_replication.diloco.state_transport import SafetensorsTransport
 
 _log = logging.getLogger(__name__)
@@ -232,8 +233,14 @@ def torchft_manager(
         device: where the parameters are.
 
     Raises:
-        OSError: the lighthouse does not answer.
+        ValueError: a value is out of range, or not an address.
+        OSError: the lighthouse does not answer, or `hostname` is not this machine's.
     """
+    if not is_lighthouse_address(lighthouse):
+        raise ValueError(
+            f"lighthouse must be of the form http://host:port, not {lighthouse!r}: set diloco.lighthouse or "
+            f"{LIGHTHOUSE_VARIABLE}"
+        )
     check_non_negative("rank", rank)
     check_count("min_replicas", min_replicas)
     for name, seconds in {
@@ -243,7 +250,13 @@ def torchft_manager(
     }.items():
         check_positive(name, seconds)
     timeout, device = timedelta(seconds=timeout_s), torch.device(device)
-    listener = socket.create_server((hostname, 0))
+    try:
+        listener = socket.create_server((hostname, 0))
+    except OSError as error:
+        raise OSError(
+            f"replica {rank} cannot listen on hostname {hostname!r}: {error}; set diloco.hostname to an address of "
+            "this machine that the other replicas reach"
+        ) from error
     port = listener.getsockname()[1]
     store = TCPStore(hostname, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     group = ReconfigurableNCCL(timeout=timeout) if device.type == "cuda" else LocalGloo(hostname, timeout)

@@ -63,3 +63,13 @@ def test_replicas_that_meet_and_do_not_connect_end_with_an_error(
     assert "diloco.hostname" in said
     assert "ports" in said
     assert "\n" not in said
+
+
+def test_addresses_that_cannot_be_right_are_named() -> None:
+    with pytest.raises(ValueError, match=r"lighthouse must be of the form http://host:port, not 'localhost:1234': set"):
+        torchft_manager(0, lighthouse="localhost:1234", min_replicas=1)
+    # The sockets are of IPv4, so no machine can listen there.
+    with pytest.raises(
+        OSError, match=r"replica 3 cannot listen on hostname '::1': .*; set diloco.hostname to an address"
+    ):
+        torchft_manager(3, lighthouse="http://127.0.0.1:1", min_replicas=1, hostname="::1")
