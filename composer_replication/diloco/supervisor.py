@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from composer_replication.diloco.devices import devices_of
 from composer_replication.diloco.settings import RANK_VARIABLE, ROUNDS_FILE, SYNC_FILE
 
 LOG_FILE = "replica.log"
@@ -246,7 +247,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**self._environment, RANK_VARIABLE: str(rank)},
+                env={**self._environment, **devices_of(rank, self._environment), RANK_VARIABLE: str(rank)},
                 start_new_session=True,
             )
 
