@@ -24,7 +24,7 @@ TIERS = {
         "diloco/serverless/test_store_failures.py",
         "diloco/test_diloco_benchmarks.py",
         "diloco/test_diloco_cli.py",
-        "diloco/test_torchft_replicas.py",
+        "diloco/test_torchft_replica",
         "envs/python_tasks/test_python_tasks.py",
         "envs/python_tasks/test_grader.py",
         "envs/python_tasks/test_python_task_list.py::test_another_process",

@@ -72,7 +72,7 @@ def run_replicas(
         raise typer.BadParameter(f"{config} has no section diloco: give --replicas N")
     errors = Console(stderr=True, highlight=False, emoji=False)
     with ExitStack() as stack:
-        arguments, environment = [str(config)], {}
+        arguments, environment = [str(config)], _devices(loaded)
         if loaded.diloco.backend == "store":
             given += _store_overrides(loaded)
         elif loaded.diloco.lighthouse is None:
@@ -105,6 +105,24 @@ def run_replicas(
         raise typer.Exit(_INTERRUPTED)
     if not supervisor.is_good:
         raise typer.Exit(1)
+
+
+def _devices(config: Config) -> dict[str, str]:
+    """The variable that lists the CUDA devices, if there are any to use."""
+    assert config.diloco is not None
+    if config.training.device == "cpu":
+        return {}
+    import torch
+
+    from composer_replication.diloco.devices import VISIBLE_DEVICES, visible_devices
+
+    found = visible_devices(torch.cuda.device_count(), os.environ)
+    if config.diloco.backend == "torchft" and 0 < len(found) < config.diloco.replicas:
+        raise typer.BadParameter(
+            f"diloco.replicas: {config.diloco.replicas} replicas need a CUDA device each with backend torchft (NCCL), "
+            f"and there are {len(found)}: use fewer replicas, training.device=cpu or diloco.backend=store"
+        )
+    return {VISIBLE_DEVICES: ",".join(found)} if found else {}
 
 
 def _store_overrides(config: Config) -> list[str]:

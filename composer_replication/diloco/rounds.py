@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torchft.local_sgd import DiLoCo
@@ -18,6 +18,12 @@ from composer_replication.diloco.torchft_traps import check_buckets
 
 _log = logging.getLogger(__name__)
 State: TypeAlias = dict[str, Any]
+# Each of them is tried `retries` times more: what fails that often fails for a reason that stays.
+_FAILED_ROUNDS = 3
+_WHAT_TO_CHECK = (
+    "check the logs of the other replicas, that diloco.hostname of each is an address that the others reach, and that "
+    "no firewall closes ports between them"
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,8 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
     A manager may have more than torchft's: `join()` is called before the first step; `launch()` when the tensors of a
     fragment are queued; `never_waits` with `is_done()` postpones a sync that is not done by one inner step;
     `agree(digest)` compares shared states before they are averaged; `meets_first` wants a quorum before the first step
-    and an `agree` that says whether anyone has a round; `heals_to_shared` lets a healed replica begin its round anew;
+    and an `agree` that says whether anyone has a round, and `meeting_timeout_s` is how long that may fail;
+    `heals_to_shared` lets a healed replica begin its round anew;
     `retries` is how often a failed round is tried again at once; `after_round()` is called after every sync; `names`
     and `digest` are set for messages and comparisons; `bytes_up`, `bytes_down` and `last_participants` are figures of
     its rounds.
@@ -59,7 +66,7 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
     `on_skipped` is called with the steps that this replica will not make: it came when the others were at a sync.
 
     Raises, in a step of the inner optimiser:
-        RuntimeError: a quorum had fewer than `min_participants`.
+        RuntimeError: a quorum had fewer than `min_participants`, or round after round failed.
     """
 
     def __init__(
@@ -83,6 +90,7 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
         self._in_flight: int | None = None
         self._waited = 0.0
         self._healed = False
+        self._failed_rounds = self._failed_attempts = 0
         self.on_skipped: Callable[[int], None] | None = None
         super().__init__(
             manager,
@@ -172,13 +180,24 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
         """Meet the others before the first step: a replica that is behind has nothing of its own to train.
 
         The others may be at a sync; then the round is also this replica's.
+
+        Raises:
+            RuntimeError: for as long as the manager allows, a quorum was found and its members did not connect.
         """
-        start = time.monotonic()
+        start, failed, failing_since = time.monotonic(), 0, 0.0
         while True:
             self._manager.start_quorum()
             has_round = self._manager.agree(self.digest(), has_round=False)
             if self._error() is None:
                 break
+            failed += 1
+            failing_since = failing_since or time.monotonic()
+            said = f"attempt {failed} to connect to the other replicas failed ({self._reason()})"
+            if time.monotonic() - failing_since >= self._manager.meeting_timeout_s:
+                raise RuntimeError(f"{said}: {_WHAT_TO_CHECK}")
+            # The first may be a replica that heals; then at growing distances, as an attempt may be short.
+            if failed & (failed - 1) == 0:
+                _log.warning("%s, trying again; if this goes on, %s", said, _WHAT_TO_CHECK)
             self._manager.should_commit()
         if has_round:
             self._check_participants()
@@ -243,7 +262,11 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
         return getattr(self._manager, "never_waits", False) and not self._manager.is_done()
 
     def finish(self) -> None:
-        """End with the shared parameters: a round under way is waited for, where that is done at all."""
+        """End with the shared parameters: a round under way is waited for, where that is done at all.
+
+        Raises:
+            RuntimeError: the last round failed, so the shared parameters are without its steps.
+        """
         if self._in_flight is not None:
             if self._is_pending():
                 self._manager.abandon()
@@ -251,6 +274,8 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
             else:
                 self._finish_round()
         self.restore_global()
+        if self._failed_rounds:
+            self._give_up()
 
     def _drop_round(self) -> None:
         """Forget the round in flight; it is sent again."""
@@ -304,9 +329,24 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
             self._on_round(
                 OuterRound(number, self._participants(), committed, seconds, self._healed, up, down, fragment)
             )
+        # One that took over a state instead of averaging did not fail.
+        failed = not committed and (self._error() is not None or not self._healed)
         self._healed = False
         if hasattr(self._manager, "after_round"):
             self._manager.after_round()
+        if committed:
+            self._failed_rounds = self._failed_attempts = 0
+        elif failed:
+            self._failed_rounds += 1
+            self._failed_attempts += 1
+            if self._failed_rounds == _FAILED_ROUNDS:
+                self._give_up()
+
+    def _give_up(self) -> NoReturn:
+        raise RuntimeError(
+            f"round {self._manager.current_step()} failed {self._failed_attempts} times in a row and its steps are "
+            f"lost ({self._reason()}): {_WHAT_TO_CHECK}"
+        )
 
     def _retry(self) -> None:
         """Meet and average again while that fails: torchft would throw away the inner steps of the round."""
@@ -314,8 +354,8 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
             self._wait_for_average()
             if self._error() is None:
                 return
-            reason = str(self._error()).partition("\n")[0]
-            _log.warning("round %d failed, trying again: %s", self._manager.current_step(), reason)
+            self._failed_attempts += 1
+            _log.warning("round %d failed, trying again: %s", self._manager.current_step(), self._reason())
             # It records the failure, so that the next quorum makes new connections.
             self._manager.should_commit()
             # Connections are open as long as work of theirs is held, and others may wait for this end of them.
@@ -327,6 +367,9 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
     def _error(self) -> Any:
         errored = getattr(self._manager, "errored", None)
         return None if errored is None else errored()
+
+    def _reason(self) -> str:
+        return str(self._error() or "it was not committed").partition("\n")[0]
 
     def _check_participants(self) -> None:
         wanted, there = self._min_participants, self._participants()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from composer_replication.channels.fields import (
     BelowOne,
@@ -95,6 +96,8 @@ def diloco_problems(settings: DilocoSection, steps: int, processes: int) -> Iter
         )
     if settings.min_replicas is not None and settings.min_replicas > settings.replicas:
         yield f"diloco.min_replicas: {settings.min_replicas} is more than the {settings.replicas} diloco.replicas"
+    if settings.lighthouse is not None and not is_lighthouse_address(settings.lighthouse):
+        yield f"diloco.lighthouse: {settings.lighthouse!r} is not of the form http://host:port"
     if settings.nesterov and not settings.outer_momentum:
         yield "diloco.nesterov: it looks ahead by the momentum, and outer_momentum is 0; set nesterov: false"
     if processes > 1:
@@ -102,6 +105,15 @@ def diloco_problems(settings: DilocoSection, steps: int, processes: int) -> Iter
             f"diloco: a launcher started {processes} processes (WORLD_SIZE), and a replica is one process; start one "
             "for each replica, with `composer-replication diloco run`"
         )
+
+
+def is_lighthouse_address(address: str) -> bool:
+    """Whether it is of the form http://host:port."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme == "http" and bool(parts.hostname and parts.port)
+    except ValueError:  # not a port
+        return False
 
 
 def replica_rank(settings: DilocoSection) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from composer_replication.diloco.devices import devices_of
 from composer_replication.diloco.settings import RANK_VARIABLE, ROUNDS_FILE, SYNC_FILE
 
 LOG_FILE = "replica.log"
@@ -138,8 +139,9 @@ class Supervisor:
 
     @property
     def is_good(self) -> bool:
-        """Whether every replica came to its end, and they agree."""
-        return self.is_identical and all(one.state == "done" for one in self.replicas)
+        """Whether every replica came to its end, they agree, and of their rounds one at least was committed."""
+        trained = any(one.last_round >= 0 for one in self.replicas) or not any(one.rounds for one in self.replicas)
+        return self.is_identical and trained and all(one.state == "done" for one in self.replicas)
 
     def look(self) -> None:
         """Read new rounds, compare them, and see to processes that have ended; `messages` gets what there is to say."""
@@ -245,7 +247,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**self._environment, RANK_VARIABLE: str(rank)},
+                env={**self._environment, **devices_of(rank, self._environment), RANK_VARIABLE: str(rank)},
                 start_new_session=True,
             )
 

@@ -24,6 +24,7 @@ from torchft.process_group import ProcessGroupNCCL as ReconfigurableNCCL
 from composer_replication._arguments import check_count, check_non_negative, check_positive
 from composer_replication.diloco.local_gloo import MEET_S, LocalGloo
 from composer_replication.diloco.quorums import Quorums
+from composer_replication.diloco.settings import LIGHTHOUSE_VARIABLE, is_lighthouse_address
 from composer_replication.diloco.state_transport import SafetensorsTransport
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class ReplicaManager(Manager):  # type: ignore[misc]
     retries = 3
     _client: Any
     _quorum_future: Any
+    _quorum_timeout: timedelta
     _step: int
 
     def __init__(
@@ -98,6 +100,7 @@ class ReplicaManager(Manager):  # type: ignore[misc]
     ) -> None:
         super().__init__(lighthouse_addr=lighthouse, checkpoint_transport=transport, **more)
         self._transport = transport
+        self.meeting_timeout_s = self._quorum_timeout.total_seconds()
         self._client = Quorums(self._client, lighthouse)
         self._own_store, self._lighthouse, self._patience_s, self._device = store, lighthouse, patience_s, device
         self.bytes_up = self.bytes_down = 0
@@ -223,14 +226,21 @@ def torchft_manager(
         lighthouse: address of the lighthouse, `http://host:port`.
         min_replicas: replicas without which nothing is committed; give the lighthouse the same.
         timeout_s: limit for one average and for a peer's state. A killed process is noticed at once.
-        quorum_timeout_s: limit for the other replicas to reach the sync, so longer than a round.
+        quorum_timeout_s: limit for the other replicas to reach the sync, so longer than a round; and for connecting to
+            them before the first step.
         patience_s: limit for a lighthouse that is away to come back.
         hostname: address of this machine that the other replicas reach.
         device: where the parameters are.
 
     Raises:
-        OSError: the lighthouse does not answer.
+        ValueError: a value is out of range, or not an address.
+        OSError: the lighthouse does not answer, or `hostname` is not this machine's.
     """
+    if not is_lighthouse_address(lighthouse):
+        raise ValueError(
+            f"lighthouse must be of the form http://host:port, not {lighthouse!r}: set diloco.lighthouse or "
+            f"{LIGHTHOUSE_VARIABLE}"
+        )
     check_non_negative("rank", rank)
     check_count("min_replicas", min_replicas)
     for name, seconds in {
@@ -240,7 +250,13 @@ def torchft_manager(
     }.items():
         check_positive(name, seconds)
     timeout, device = timedelta(seconds=timeout_s), torch.device(device)
-    listener = socket.create_server((hostname, 0))
+    try:
+        listener = socket.create_server((hostname, 0))
+    except OSError as error:
+        raise OSError(
+            f"replica {rank} cannot listen on hostname {hostname!r}: {error}; set diloco.hostname to an address of "
+            "this machine that the other replicas reach"
+        ) from error
     port = listener.getsockname()[1]
     store = TCPStore(hostname, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     group = ReconfigurableNCCL(timeout=timeout) if device.type == "cuda" else LocalGloo(hostname, timeout)

@@ -24,6 +24,7 @@ class OuterSteps:
     lr_scheduler: Any
     channels: Any
     add_callback: Any
+    remove_callback: Any
     _globalstep_last_logged: int
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
@@ -33,6 +34,8 @@ class OuterSteps:
             self.replica.wrap(
                 self.model, optimizer, take_over=self._take_over_position, hand_over=self._state_for_healing
             )
+            # A second `train` comes here again.
+            self.remove_callback(_Start)
             self.add_callback(_Start(self))
         return optimizer
 

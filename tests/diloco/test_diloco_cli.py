@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,9 +196,9 @@ def supervised(folder: Path, programs: list[str], **settings: Any) -> _Recorded:
     return made
 
 
-def a_round(number: int, digest: str) -> str:
-    line = {"round": number, "digest": digest, "committed": True, "loss": 1.0, "step": 2 * number + 2, "healed": False}
-    figures = {"participants": 2, "bytes_up": 3, "bytes_down": 4, "seconds_waited": 0.5}
+def a_round(number: int, digest: str, *, committed: bool = True) -> str:
+    line = {"round": number, "digest": digest, "committed": committed, "loss": 1.0, "step": 2 * number + 2}
+    figures = {"healed": False, "participants": 2, "bytes_up": 3, "bytes_down": 4, "seconds_waited": 0.5}
     return f"open('rounds.jsonl', 'a').write({json.dumps({**line, **figures})!r} + '\\n')"
 
 
@@ -249,6 +250,14 @@ def test_rounds_of_an_earlier_start_are_not_counted(tmp_path: Path) -> None:
     assert made.summary()["rounds"] == 1
 
 
+def test_a_run_without_a_committed_round_is_not_good(tmp_path: Path) -> None:
+    failed = a_round(0, "aa", committed=False)
+    assert not supervised(tmp_path / "none", [failed] * 2).is_good
+    assert supervised(tmp_path / "second", [f"{failed}; {a_round(0, 'bb')}"] * 2).is_good
+    # Resumed when it had finished.
+    assert supervised(tmp_path / "finished", ["pass"] * 2).is_good
+
+
 def test_a_replica_that_missed_the_last_round_is_ended_when_the_others_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,3 +282,58 @@ def test_what_was_started_is_ended_if_not_all_can_be(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         Noted([], tmp_path, 2, wanted=2, max_restarts=0, environment={})
     assert [process.returncode for process in started] == [-signal.SIGKILL]
+
+
+@pytest.mark.parametrize(
+    ("listed", "own"),
+    [("0,1,2", ["0", "1"]), ("3,1", ["3", "1"]), ("GPU-a", ["GPU-a", "GPU-a"]), ("", ["", ""])],
+)
+def test_each_replica_has_a_device_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, own: list[str]
+) -> None:
+    """The environments that processes are started with; those would need CUDA."""
+    started: list[dict[str, str]] = []
+
+    def popen(*_: Any, env: dict[str, str], **__: Any) -> Any:
+        started.append(env)
+        return SimpleNamespace(poll=lambda: 0, wait=lambda: 0)
+
+    monkeypatch.setattr("composer_replication.diloco.supervisor.subprocess.Popen", popen)
+    with Supervisor([], tmp_path, 2, wanted=2, max_restarts=0, environment={"CUDA_VISIBLE_DEVICES": listed}):
+        pass
+    assert [(one["REPLICA_RANK"], one["CUDA_VISIBLE_DEVICES"]) for one in started] == list(zip("01", own, strict=True))
+
+
+def test_replicas_without_a_cuda_device_each_are_refused_or_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environments: list[dict[str, str]] = []
+
+    class Noted(_Recorded):
+        programs = dict.fromkeys(range(3), "pass")
+
+        def __init__(self, *arguments: Any, environment: dict[str, str], **more: Any) -> None:
+            environments.append(environment)
+            super().__init__(*arguments, environment=environment, **more)
+
+    monkeypatch.setattr("composer_replication.diloco.supervisor.Supervisor", Noted)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    file = written(tmp_path)
+    run = ["diloco", "run", str(file), "--set", "training.device=auto"]
+    capsys.readouterr()
+    assert cli.run([*run, "--replicas", "3"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert (
+        "diloco.replicas: 3 replicas need a CUDA device each with backend torchft (NCCL), and there are 2: use" in said
+    )
+    assert not environments
+    for arguments in (["--replicas", "2"], ["--replicas", "3", "--set", "diloco.backend=store"]):
+        assert cli.run([*run, *arguments]) == 0
+        assert environments.pop()["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert cli.run([*run, "--replicas", "3", "--set", "training.device=cpu"]) == 0
+    assert "CUDA_VISIBLE_DEVICES" not in environments.pop()
+    # CUDA sees none of those after the first that does not exist.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3,-1,0")
+    assert cli.run([*run, "--replicas", "2"]) == 0
+    assert environments.pop()["CUDA_VISIBLE_DEVICES"] == "5,3"

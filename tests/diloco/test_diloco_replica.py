@@ -268,3 +268,36 @@ def test_a_replica_that_joins_at_the_last_sync_makes_no_more_rounds() -> None:
     _Start(trainer).on_train_begin(None, trainer.state, None)
     # The trainer makes one step in any case, and logs the mean loss of the steps that it made.
     assert (trainer.state.global_step, trainer._globalstep_last_logged, rested) == (11, 11, [True])
+
+
+def test_a_trainer_that_trains_twice_starts_its_replica_once_each_time(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from transformers import Trainer, TrainingArguments
+
+    from composer_replication.trainer.outer_steps import OuterSteps
+
+    class Small(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": (self.weight * x).sum()}
+
+    class Replicated(OuterSteps, Trainer):  # type: ignore[misc]
+        pass
+
+    arguments = TrainingArguments(str(tmp_path), max_steps=1, report_to=[], save_strategy="no", use_cpu=True)
+    trainer = Replicated(Small(), arguments, train_dataset=[{"x": torch.ones(1)}])
+    seen: list[str] = []
+    replica: Any = SimpleNamespace(
+        wrap=lambda *_, **__: seen.append("wrap"),
+        start=lambda _: seen.append("start"),
+        saw=lambda _: None,
+        close=lambda: seen.append("close"),
+    )
+    trainer.replica = replica
+    trainer.train()
+    trainer.train()
+    assert seen == ["wrap", "start", "close"] * 2

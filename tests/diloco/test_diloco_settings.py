@@ -39,6 +39,11 @@ def test_the_defaults_are_those_of_the_literature() -> None:
         ({"sync_every": 10, "fragments": 3}, "diloco.sync_every: 10 is not a multiple of the 3 diloco.fragments"),
         ({"sync_every": 10, "fragments": 2, "sync_delay": 5}, "diloco.sync_delay: 5 must be below 5"),
         ({"min_replicas": 3}, "diloco.min_replicas: 3 is more than the 2 diloco.replicas"),
+        ({"lighthouse": "localhost:1234"}, "diloco.lighthouse: 'localhost:1234' is not of the form http://host:port"),
+        ({"lighthouse": "http://localhost"}, "diloco.lighthouse: 'http://localhost' is not of the form"),
+        ({"lighthouse": "http://:1234"}, "diloco.lighthouse: 'http://:1234' is not of the form"),
+        ({"lighthouse": "http://host:port"}, "diloco.lighthouse: 'http://host:port' is not of the form"),
+        ({"lighthouse": "https://host:1234"}, "diloco.lighthouse: 'https://host:1234' is not of the form"),
         ({"codec": "int8"}, "diloco.codec: it has no effect with backend 'torchft'"),
         ({"backend": "store", "lighthouse": "http://h:1"}, "diloco.lighthouse: it has no effect with backend 'store'"),
         ({"outer_momentum": 0.0}, "diloco.nesterov: it looks ahead by the momentum"),
@@ -55,6 +60,8 @@ def test_a_combination_that_makes_no_sense_is_one_line(given: dict[str, Any], li
 def test_delays_and_minimum_at_their_limits_are_fine() -> None:
     config(sync_every=10, fragments=2, sync_delay=4, min_replicas=2)
     config(outer_momentum=0.0, nesterov=False)
+    for address in ("http://localhost:1234", "http://10.0.0.1:29510/", "http://[::1]:29510"):
+        config(lighthouse=address)
 
 
 def test_a_replica_is_one_process() -> None:

@@ -249,6 +249,46 @@ def test_a_failed_round_is_tried_again_with_its_inner_steps(failures: int, kept:
     assert model.weight.item() == pytest.approx(start + 2 if kept else start)
 
 
+@pytest.mark.parametrize(("failures", "failed"), [(8, 2), (11, 2), (12, 3), (99, 3)])
+def test_the_third_failed_round_in_a_row_is_an_error(failures: int, failed: int) -> None:
+    """Each is tried four times; one that is committed begins the count anew."""
+    model = torch.nn.Linear(1, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    manager, rounds = FailingManager(failures), list[OuterRound]()
+    with make_diloco_outer_loop(manager, [model], inner, sync_every=1, on_round=rounds.append) as loop:
+        inner.step()
+        inner.step()
+        with pytest.raises(RuntimeError, match=r"round 0 failed 8 times in a row .*a connection ended.*hostname"):
+            loop.finish()
+        if failed < 3:
+            inner.step()
+            loop.finish()
+            manager.failures = 8
+            inner.step()
+            inner.step()
+            inner.step()
+            loop.finish()
+        else:
+            with pytest.raises(RuntimeError, match=r"round 0 failed 12 times in a row .*a connection ended.*hostname"):
+                inner.step()
+    assert [one.committed for one in rounds] == [False] * failed + ([True, False, False, True] if failed < 3 else [])
+
+
+def test_a_round_in_which_a_replica_heals_instead_of_averaging_did_not_fail() -> None:
+    manager = HealingManager()
+    manager.should_commit = lambda: False  # type: ignore[method-assign]
+    model, other = torch.nn.Linear(1, 1), HealingManager()
+    make_diloco_outer_loop(other, [torch.nn.Linear(1, 1)], torch.optim.SGD(model.parameters(), lr=1.0))
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    with make_diloco_outer_loop(manager, [model], inner, sync_every=1) as loop:
+        for _ in range(5):
+            with torch.no_grad():
+                loop._fragments[0].original_parameters["bias"] += 1
+            manager.load(other.save())
+            inner.step()
+        loop.finish()
+
+
 def test_a_healed_replica_has_all_of_the_others_state() -> None:
     def build(seed: int) -> tuple[torch.nn.Linear, torch.optim.Optimizer, OuterLoop, Any, list[int]]:
         torch.manual_seed(seed)
@@ -289,6 +329,30 @@ class HealingManager(LocalManager):
     def register_state_dict_fn(self, key: str, load: Any, save: Any) -> None:
         assert key == "outer_loop"
         self.load, self.save = load, save
+
+
+class UnconnectedManager(FailingManager):
+    """A manager that finds others and cannot connect to them at first."""
+
+    meets_first = True
+    meeting_timeout_s = 1e9
+
+    def agree(self, digest: str, *, has_round: bool = True) -> bool:
+        if self.failures:
+            self.error = RuntimeError("connect timed out\nat 0x1")
+        return False
+
+
+def test_failed_attempts_to_connect_are_warned_of_at_growing_distances(caplog: pytest.LogCaptureFixture) -> None:
+    model = torch.nn.Linear(1, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    with make_diloco_outer_loop(UnconnectedManager(9), [model], inner, sync_every=1):
+        said = [one.getMessage() for one in caplog.records]
+        inner.step()
+    assert [line.split()[:2] for line in said] == [["attempt", str(number)] for number in (1, 2, 4, 8)]
+    for line in said:
+        assert "to connect to the other replicas failed (connect timed out), trying again; if this" in line
+        assert "diloco.hostname of each is an address that the others reach, and that no firewall closes ports" in line
 
 
 class MeetingManager(PeerManager):
