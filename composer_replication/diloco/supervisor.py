@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -59,7 +60,7 @@ class LocalReplica:
         return max((one["round"] for one in self.rounds if one["committed"]), default=-1)
 
     def seconds_in_step(self) -> float:
-        """How long its optimiser step has taken so far; long is a wait for other replicas."""
+        """How long its start or its optimiser step has taken so far; long is a wait for other replicas."""
         try:
             return time.time() - (self.folder / SYNC_FILE).stat().st_mtime
         except FileNotFoundError:
@@ -209,16 +210,18 @@ class Supervisor:
     def _end_those_behind(self) -> None:
         """End replicas that wait for a round which the others have made, when those have finished."""
         running = [one for one in self.replicas if one.state == "running"]
-        last = max((one.last_round for one in self.replicas if one.state == "done"), default=-1)
-        behind = [one for one in running if one.last_round < last]
+        done = [one for one in self.replicas if one.state == "done"]
+        # One that has made no round had finished before this start.
+        last = max((one.last_round if one.rounds else math.inf for one in done), default=-1)
+        behind = [one for one in running if one.last_round < last and one.seconds_in_step() > _WAITING_S]
         if not behind or len(running) >= self._wanted:
             self._behind_since = 0.0
             return
         self._behind_since = self._behind_since or time.monotonic()
         if time.monotonic() > self._behind_since + _WAITING_S:
             missed = ", ".join(str(one.rank) for one in behind)
-            done = next(one.folder for one in self.replicas if one.state == "done")
-            self.messages.append(f"replica {missed} missed the last round; the others have finished: see {done}")
+            furthest = max(done, key=lambda one: one.last_round).folder
+            self.messages.append(f"replica {missed} missed the last round; the others have finished: see {furthest}")
             self.stop()
 
     def _compare(self) -> None:
@@ -238,6 +241,7 @@ class Supervisor:
             "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
             "from composer_replication.cli import main; main()"
         )
+        (folder / SYNC_FILE).unlink(missing_ok=True)  # of a process that was killed
         log: IO[bytes]
         with (folder / LOG_FILE).open("ab") as log:
             return subprocess.Popen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -125,6 +126,24 @@ def test_the_same_command_resumes(tmp_path: Path) -> None:
     assert hashes(json.loads(out), "adapter_model.safetensors") == hashes(summary, "adapter_model.safetensors")
 
 
+@pytest.mark.parametrize("backend", ["torchft", "store"])
+def test_a_replica_that_was_killed_before_its_end_heals_from_one_that_has_finished(
+    tmp_path: Path, backend: str
+) -> None:
+    file = written(tmp_path, backend=backend, replicas=2)
+    for resumed in (0, 4):
+        process = start("diloco", "run", file, "--json", OMP_NUM_THREADS="1")
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        log = (tmp_path / "run" / "replica-0" / "replica.log").read_text()
+        assert f'"resumed_from_step": {resumed}' in log
+        summary = json.loads(out)
+        assert len(hashes(summary, "adapter_model.safetensors")) == 1
+        last = Path(summary["replicas"][1]["checkpoint"])
+        assert last.name == "checkpoint-4"
+        shutil.rmtree(last)
+
+
 @pytest.fixture
 def _hangup_by_default() -> Iterator[None]:
     """Under nohup SIGHUP is ignored, and children would inherit that."""
@@ -201,6 +220,9 @@ def a_round(number: int, digest: str) -> str:
     return f"open('rounds.jsonl', 'a').write({json.dumps({**line, **figures})!r} + '\\n')"
 
 
+WAITS_FOR_OTHERS = "open('at_sync', 'w').close(); import time; time.sleep(600)"
+
+
 def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
     same = a_round(0, "aa")
     made = supervised(tmp_path, [f"{same}; {a_round(1, 'bb')}", f"{same}; {a_round(1, 'cc')}", same])
@@ -253,8 +275,17 @@ def test_a_replica_that_missed_the_last_round_is_ended_when_the_others_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.2)
-    waits = "import time; time.sleep(600)"
-    made = supervised(tmp_path, [f"{a_round(0, 'aa')}; {a_round(1, 'bb')}", f"{a_round(0, 'aa')}; {waits}"])
+    made = supervised(tmp_path, [f"{a_round(0, 'aa')}; {a_round(1, 'bb')}", f"{a_round(0, 'aa')}; {WAITS_FOR_OTHERS}"])
+    assert [one.state for one in made.replicas] == ["done", "stopped"]
+    (message,) = made.messages
+    assert message == f"replica 1 missed the last round; the others have finished: see {tmp_path / 'replica-0'}"
+
+
+def test_a_replica_that_waits_for_one_that_had_finished_before_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.2)
+    made = supervised(tmp_path, ["pass", WAITS_FOR_OTHERS])
     assert [one.state for one in made.replicas] == ["done", "stopped"]
     (message,) = made.messages
     assert message == f"replica 1 missed the last round; the others have finished: see {tmp_path / 'replica-0'}"
