@@ -166,7 +166,7 @@ class Supervisor:
                 one.process.send_signal(signal.SIGINT)
         until = time.monotonic() + _ENDING_S
         while (left := [one for one in running if one.process.poll() is None]) and time.monotonic() < until:
-            for one in left if len(left) < len(running) else ():
+            for one in left if len(left) < len(self.replicas) else ():
                 if one.seconds_in_step() > _WAITING_S:
                     one.process.kill()
             time.sleep(0.1)

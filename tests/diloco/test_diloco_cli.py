@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -289,6 +290,21 @@ def test_a_replica_that_waits_for_one_that_had_finished_before_is_ended(
     assert [one.state for one in made.replicas] == ["done", "stopped"]
     (message,) = made.messages
     assert message == f"replica 1 missed the last round; the others have finished: see {tmp_path / 'replica-0'}"
+
+
+def test_the_last_replica_is_not_waited_for_if_it_waits_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.2)
+    monkeypatch.setattr("composer_replication.diloco.supervisor._ENDING_S", math.inf)
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    _Recorded.programs = {0: "pass", 1: f"{deaf}; {WAITS_FOR_OTHERS}"}
+    with _Recorded([], tmp_path, 2, wanted=2, max_restarts=0, environment={}) as made:
+        made.replicas[0].process.wait()
+        wait_for((tmp_path / "replica-1" / "at_sync").exists)
+        made.look()
+        made.stop()
+    assert [one.state for one in made.replicas] == ["done", "stopped"]
 
 
 def test_what_was_started_is_ended_if_not_all_can_be(tmp_path: Path) -> None:
