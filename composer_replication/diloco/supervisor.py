@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,6 +108,8 @@ class Supervisor:
         self._differing: set[int] = set()
         self.replicas: list[LocalReplica] = []
         self._behind_since = 0.0
+        # Replicas read its one end, which ends when this process does, however that comes about.
+        self._lifeline = os.pipe()
         try:
             for rank in range(replicas):
                 own = folder / f"replica-{rank}"
@@ -126,6 +129,8 @@ class Supervisor:
             if one.process.poll() is None:
                 one.process.kill()
             one.process.wait()
+        for end in self._lifeline:
+            os.close(end)
 
     @property
     def is_over(self) -> bool:
@@ -236,9 +241,8 @@ class Supervisor:
                 self.messages.append(f"round {number}: the replicas {groups} differ")
 
     def _start(self, rank: int, folder: Path) -> subprocess.Popen[bytes]:
-        # Ctrl-C reaches the supervisor alone; here it is default even under nohup, which ignores it.
         program = (
-            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from composer_replication.diloco.supervisor import be_supervised; be_supervised(); "
             "from composer_replication.cli import main; main()"
         )
         (folder / SYNC_FILE).unlink(missing_ok=True)  # of a process that was killed
@@ -246,12 +250,25 @@ class Supervisor:
         with (folder / LOG_FILE).open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-c", program, "train", *self._arguments, "--json"],
-                stdin=subprocess.DEVNULL,
+                stdin=self._lifeline[0],
                 stdout=log,
                 stderr=log,
                 env={**self._environment, RANK_VARIABLE: str(rank)},
                 start_new_session=True,
             )
+
+
+def be_supervised() -> None:
+    """Let this process end by its supervisor's Ctrl-C, and with it however it ends."""
+    # Ctrl-C reaches the supervisor alone; here it is default even under nohup, which ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_end_with_the_supervisor, daemon=True).start()
+
+
+def _end_with_the_supervisor() -> None:
+    os.read(0, 1)  # a read of sys.stdin would keep its lock, for which the interpreter waits at its end
+    os.write(2, b"error: `diloco run` has ended, and this replica with it\n")
+    os._exit(1)
 
 
 def _figures(one: LocalReplica) -> dict[str, Any]:

@@ -168,6 +168,31 @@ def test_ctrl_c_ends_all_replicas(tmp_path: Path, number: int) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; nobody may have asked for its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_replicas_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    file = written(tmp_path, steps=20_000, backend="store", replicas=2)
+    with running(file, OMP_NUM_THREADS="1") as process:
+        wait_for(lambda: len(replica_pids(process.pid)) == 2)
+        pids = replica_pids(process.pid)
+        process.kill()
+    try:
+        wait_for(lambda: all(map(is_gone, pids.values())))
+        for rank in pids:
+            log = (tmp_path / "run" / f"replica-{rank}" / "replica.log").read_text()
+            assert log.endswith("error: `diloco run` has ended, and this replica with it\n")
+    finally:
+        for pid in pids.values():
+            if not is_gone(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
 def test_a_replica_that_cannot_start_ends_the_run_with_its_words(tmp_path: Path) -> None:
     file = written(tmp_path, replicas=2)
     process = start("diloco", "run", file, "--set", "data.traces=nowhere", OMP_NUM_THREADS="1")
