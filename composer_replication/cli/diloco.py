@@ -88,6 +88,7 @@ def run_replicas(
                 loaded.training.output_dir,
                 loaded.diloco.replicas,
                 wanted=loaded.diloco.wanted,
+                ends_apart=loaded.diloco.averaging == "decoupled",
                 max_restarts=max_restarts,
                 environment=environment,
             )
@@ -218,9 +219,9 @@ def _show(console: Console, supervisor: Supervisor, summary: dict[str, Any]) -> 
     if summary["rounds"]:
         said = "the same" if supervisor.is_identical else "NOT the same"
         console.print(f"after every round, the shared parameters were {said} in all replicas")
-    checkpoint = next((one["checkpoint"] for one in summary["replicas"] if one["checkpoint"]), None)
-    if checkpoint is not None:
-        console.print(f"model: {escape(checkpoint)}", soft_wrap=True)
+    furthest = max(summary["replicas"], key=lambda one: (one["state"] == "done", one["rounds"]))
+    if furthest["checkpoint"] is not None:
+        console.print(f"model: {escape(furthest['checkpoint'])}", soft_wrap=True)
 
 
 def _last_checkpoint(folder: Path) -> Path | None:

@@ -205,7 +205,7 @@ class Replica:
                 run_id=settings.run_id,
                 codec=settings.codec,
                 averaging=settings.averaging,
-                min_participants=settings.min_replicas,
+                min_participants=settings.min_participants,
                 grace_s=settings.grace_s,
                 timeout_s=settings.timeout_s,
                 poll_interval_s=settings.poll_interval_s,

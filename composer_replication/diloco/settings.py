@@ -46,7 +46,7 @@ class DilocoSection(Settings):
     update_alpha: Fraction = 0.0
     """Share of the local parameters that is kept at a sync."""
     min_replicas: Count | None = None
-    """Replicas without which no round is made (null: all)."""
+    """Replicas without which no round is made (null: all; with averaging: decoupled, more than half)."""
     timeout_s: Positive = 1800.0
     """Longest wait for the other replicas at a sync, in seconds."""
     lighthouse: Annotated[str | None, OnlyWith("backend", "torchft")] = None
@@ -70,9 +70,16 @@ class DilocoSection(Settings):
     """Longest pause between two looks into the store, in seconds."""
 
     @property
+    def min_participants(self) -> int | None:
+        """Replicas that suffice for a round; None: all are waited for."""
+        if self.min_replicas is None and self.averaging == "decoupled":
+            return self.replicas // 2 + 1
+        return self.min_replicas
+
+    @property
     def wanted(self) -> int:
         """Replicas without which no round is made."""
-        return self.replicas if self.min_replicas is None else self.min_replicas
+        return self.replicas if self.min_participants is None else self.min_participants
 
 
 def diloco_problems(settings: DilocoSection, steps: int, processes: int) -> Iterator[str]:

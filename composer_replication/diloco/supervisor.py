@@ -86,6 +86,7 @@ class Supervisor:
         folder: the output_dir of the configuration.
         replicas: how many.
         wanted: how many without which the rest cannot go on.
+        ends_apart: whether one that misses the last rounds is no failure.
         max_restarts: how often each of them is started again.
         environment: variables of the replicas, beside this process's own.
     """
@@ -97,10 +98,12 @@ class Supervisor:
         replicas: int,
         *,
         wanted: int,
+        ends_apart: bool = False,
         max_restarts: int,
         environment: Mapping[str, str],
     ) -> None:
-        self._arguments, self._wanted, self._max_restarts = list(arguments), wanted, max_restarts
+        self._arguments, self._max_restarts = list(arguments), max_restarts
+        self._wanted, self._ends_apart = wanted, ends_apart
         # For several processes on the same cores, one thread each is the fastest where they are as many as the cores.
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // replicas))}
         self._environment = {**threads, **os.environ, **environment}
@@ -145,7 +148,8 @@ class Supervisor:
     @property
     def is_good(self) -> bool:
         """Whether every replica came to its end, and they agree."""
-        return self.is_identical and all(one.state == "done" for one in self.replicas)
+        ends = ("done", "stopped") if self._ends_apart else ("done",)
+        return self.is_identical and all(one.state in ends for one in self.replicas)
 
     def look(self) -> None:
         """Read new rounds, compare them, and see to processes that have ended; `messages` gets what there is to say."""

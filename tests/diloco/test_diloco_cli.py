@@ -317,6 +317,50 @@ def test_a_replica_that_waits_for_one_that_had_finished_before_is_ended(
     assert message == f"replica 1 missed the last round; the others have finished: see {tmp_path / 'replica-0'}"
 
 
+def test_a_learner_that_nobody_waits_for_may_miss_the_last_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.2)
+    programs = [f"{a_round(0, 'aa')}; {a_round(1, 'bb')}", f"{a_round(0, 'aa')}; {WAITS_FOR_OTHERS}"]
+    made = supervised(tmp_path, programs, ends_apart=True)
+    assert [one.state for one in made.replicas] == ["done", "stopped"]
+    assert made.is_good
+    made.replicas[1].state = "failed"
+    assert not made.is_good
+
+
+def test_a_replica_that_is_slow_but_waits_for_nobody_is_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.0)
+    slow = "import os, time\nwhile not os.path.exists('go_on'):\n    time.sleep(0.01)"
+    _Recorded.programs = {0: a_round(0, "aa"), 1: slow}
+    with _Recorded([], tmp_path, 2, wanted=2, max_restarts=0, environment={}) as made:
+        made.replicas[0].process.wait()
+        for _ in range(3):  # it is seen as behind, then for how long, and then it would be ended
+            made.look()
+        (tmp_path / "replica-1" / "go_on").touch()
+        wait_for(lambda: made.look() or made.is_over)
+    assert made.is_good
+    assert made.messages == []
+
+
+@pytest.mark.parametrize(("averaging", "wanted", "apart"), [("mean", 3, False), ("decoupled", 2, True)])
+def test_more_than_half_of_decoupled_learners_are_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, averaging: str, wanted: int, apart: bool
+) -> None:
+    given: dict[str, Any] = {}
+
+    def started(*_: Any, **settings: Any) -> Supervisor:
+        given.update(settings)
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("composer_replication.diloco.supervisor.Supervisor", started)
+    file = written(tmp_path, backend="store", averaging=averaging, replicas=3)
+    assert cli.run(["diloco", "run", str(file)]) == 1
+    assert (given["wanted"], given["ends_apart"]) == (wanted, apart)
+
+
 def test_the_last_replica_is_not_waited_for_if_it_waits_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

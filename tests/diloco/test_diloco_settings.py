@@ -57,6 +57,16 @@ def test_delays_and_minimum_at_their_limits_are_fine() -> None:
     config(outer_momentum=0.0, nesterov=False)
 
 
+def test_without_a_minimum_all_replicas_are_wanted_and_of_decoupled_ones_more_than_half() -> None:
+    for given, wanted in (({}, 4), ({"min_replicas": 2}, 2)):
+        assert DilocoSection(replicas=4, **given).wanted == wanted
+    for given, wanted in (({}, 3), ({"min_replicas": 2}, 2), ({"replicas": 5}, 3)):
+        section = DilocoSection(**{"replicas": 4, "backend": "store", "averaging": "decoupled", **given})
+        assert (section.wanted, section.min_participants) == (wanted, wanted)
+    # A store that cannot do without someone is told to wait for all.
+    assert DilocoSection(replicas=4, backend="store").min_participants is None
+
+
 def test_a_replica_is_one_process() -> None:
     (problem,) = diloco_problems(DilocoSection(), 100, 4)
     assert problem.startswith("diloco: a launcher started 4 processes (WORLD_SIZE)")
