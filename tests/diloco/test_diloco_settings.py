@@ -87,6 +87,8 @@ def test_the_environment_says_which_replica_this_is(monkeypatch: pytest.MonkeyPa
 def test_a_resumed_run_may_meet_elsewhere_but_must_learn_the_same() -> None:
     before = config(backend="store", store="a", run_id="one", grace_s=1.0)
     assert first_difference(before, config(backend="store", store="b", run_id="two", timeout_s=9.0)) is None
+    # A machine that does not come back is no reason to begin anew.
+    assert first_difference(before, config(backend="store", min_replicas=1)) is None
     difference = first_difference(before, config(backend="store", store="a", sync_every=50))
     assert difference == "diloco.sync_every was 100 and is 50"
 
