@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -195,9 +196,10 @@ def _line(rank: int, line: dict[str, Any]) -> str:
 
 
 def _table(summary: dict[str, Any]) -> Table:
-    table = Table("replica", "state")
-    for heading in ("rounds", "step", "loss", "replicas", "MB up", "MB down", "waited, s", "restarts"):
-        table.add_column(heading, justify="right")
+    # For a terminal of 80 columns: short headings, and one space between columns.
+    table = Table("rank", "state", box=SIMPLE_HEAD, padding=0)
+    for heading in ("rounds", "step", "loss", "with", "MB up", "MB down", "wait, s", "restarts"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in summary["replicas"]:
         table.add_row(
             str(one["rank"]),
@@ -206,12 +208,16 @@ def _table(summary: dict[str, Any]) -> Table:
             f"{one['step']:,}",
             "" if one["loss"] is None else f"{one['loss']:.4f}",
             "" if one["participants"] is None else str(one["participants"]),
-            f"{one['bytes_up'] / 1e6:,.2f}",
-            f"{one['bytes_down'] / 1e6:,.2f}",
-            f"{one['seconds_waited']:.1f}",
+            _megabytes(one["bytes_up"]),
+            _megabytes(one["bytes_down"]),
+            f"{one['seconds_waited']:,.1f}",
             str(one["restarts"]),
         )
     return table
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.{2 if count < 100e6 else 0}f}"
 
 
 def _show(console: Console, supervisor: Supervisor, summary: dict[str, Any]) -> None:

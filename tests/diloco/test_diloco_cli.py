@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -17,10 +18,12 @@ from typing import Any
 import pytest
 import yaml
 from processes import start, wait_for
+from rich.console import Console
 from run.training_material import json_lines, logs_config, pair
 from safetensors.torch import load_file
 
 from composer_replication.cli import app as cli
+from composer_replication.cli.diloco import _table
 from composer_replication.diloco.supervisor import Supervisor
 
 
@@ -216,6 +219,23 @@ def test_bad_settings_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFi
         assert line in said
     assert not (tmp_path / "run").exists()
     assert cli.run(["diloco", "run", str(tmp_path / "missing.yaml")]) == 2
+
+
+def test_the_table_of_a_long_run_is_readable_at_80_columns() -> None:
+    long = {"rounds": 1234, "step": 123_400, "loss": 12.3456, "participants": 16, "seconds_waited": 12_345.6}
+    long |= {"bytes_up": 1_234_567_800_000, "bytes_down": 2_345_678_900_000, "restarts": 12}
+    short = {"rounds": 3, "step": 6, "loss": None, "participants": 2, "seconds_waited": 0.1}
+    short |= {"bytes_up": 120_000, "bytes_down": 0, "restarts": 0}
+    console = Console(width=80, file=io.StringIO())
+    console.print(
+        _table({"replicas": [{"rank": 15, "state": "running", **long}, {"rank": 3, "state": "done", **short}]})
+    )
+    headings, _, first, second = (
+        " ".join(line.split()) for line in console.file.getvalue().splitlines() if line.strip()
+    )
+    assert headings == "rank state rounds step loss with MB up MB down wait, s restarts"
+    assert first == "15 running 1,234 123,400 12.3456 16 1,234,568 2,345,679 12,345.6 12"
+    assert second == "3 done 3 6 2 0.12 0.00 0.1 0"
 
 
 class _Recorded(Supervisor):
