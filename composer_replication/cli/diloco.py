@@ -19,6 +19,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from composer_replication.cli.pairs import AsJson
+from composer_replication.cli.train import Overrides, show_problems
+
 if TYPE_CHECKING:
     from composer_replication.config import Config
     from composer_replication.diloco.supervisor import Supervisor
@@ -32,16 +35,11 @@ def run_replicas(
     replicas: Annotated[
         int | None, typer.Option("--replicas", min=1, help="Number of replicas (default: diloco.replicas).")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a setting of the file: diloco.sync_every=20. Repeatable."
-        ),
-    ] = None,
+    overrides: Overrides = None,
     max_restarts: Annotated[
         int, typer.Option("--max-restarts", min=0, help="Maximum restarts of each replica that dies.")
     ] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train one model by several replicas on this machine, which synchronise every diloco.sync_every steps (DiLoCo).
 
@@ -65,8 +63,6 @@ def run_replicas(
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
     except ConfigError as error:
-        from composer_replication.cli.train import show_problems
-
         show_problems(error)
         raise typer.Exit(2) from None
     if loaded.diloco is None:
