@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 import uuid
@@ -71,7 +72,7 @@ def run_replicas(
     with ExitStack() as stack:
         arguments, environment = [str(config)], {}
         if loaded.diloco.backend == "store":
-            given += _store_overrides(loaded)
+            given += _store_overrides(loaded, stack)
         elif loaded.diloco.lighthouse is None:
             environment["TORCHFT_LIGHTHOUSE"] = stack.enter_context(_lighthouse(loaded.diloco.wanted))
         for override in given:
@@ -105,14 +106,17 @@ def run_replicas(
         raise typer.Exit(1)
 
 
-def _store_overrides(config: Config) -> list[str]:
-    """A folder to meet in if none is given, and a name for this start."""
+def _store_overrides(config: Config, stack: ExitStack) -> list[str]:
+    """A folder to meet in if none is given, and a name for this start; what is left there is deleted at the end."""
     assert config.diloco is not None
-    made = []
-    if config.diloco.store is None:
-        made.append(f"diloco.store={json.dumps(str((config.training.output_dir / 'store').resolve()))}")
+    made, run_id = [], f"run-{uuid.uuid4().hex[:12]}"
     if config.diloco.run_id is None:
-        made.append(f"diloco.run_id=run-{uuid.uuid4().hex[:12]}")
+        made.append(f"diloco.run_id={run_id}")
+    if config.diloco.store is None:
+        folder = (config.training.output_dir / "store").resolve()
+        made.append(f"diloco.store={json.dumps(str(folder))}")
+        # No later start has this name.
+        stack.callback(shutil.rmtree, folder / run_id, ignore_errors=True)
     return made
 
 

@@ -56,8 +56,8 @@ class DilocoSection(Settings):
     store: Annotated[str | None, OnlyWith("backend", "store")] = None
     """Where the replicas meet: a folder, or s3://, gs://, az://, hf://. `diloco run` has output_dir/store for null."""
     run_id: Annotated[str | None, OnlyWith("backend", "store")] = None
-    """Name of the run in the store, the same for all replicas and new for each start (null: they agree on one, and one
-    that dies cannot come back). `diloco run` gives one."""
+    """Name of the run in the store, the same for all replicas and new each time all are started (null: they agree on
+    one, and a replica that dies cannot come back). `diloco run` gives one."""
     codec: Annotated[Literal["auto", "float32", "bfloat16", "int8", "int4", "sparse"], OnlyWith("backend", "store")] = (
         "auto"
     )

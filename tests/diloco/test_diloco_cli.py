@@ -381,6 +381,21 @@ def test_more_than_half_of_decoupled_learners_are_enough(
     assert (given["wanted"], given["ends_apart"]) == (wanted, apart)
 
 
+def test_what_a_start_leaves_in_its_own_store_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "run" / "store"
+
+    def started(arguments: list[str], *_: Any, **__: Any) -> Supervisor:
+        (name,) = (one.partition("=")[2] for one in arguments if one.startswith("diloco.run_id="))
+        for run_id in (name, "another"):
+            (store / run_id).mkdir(parents=True)
+            (store / run_id / "opened").touch()
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("composer_replication.diloco.supervisor.Supervisor", started)
+    assert cli.run(["diloco", "run", str(written(tmp_path, backend="store"))]) == 1
+    assert [folder.name for folder in store.iterdir()] == ["another"]
+
+
 def test_the_last_replica_is_not_waited_for_if_it_waits_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
