@@ -88,6 +88,8 @@ def train(steps: int, seed: int = 0, replica: Replica | None = None) -> Iterator
         replica.wrap(policy, optimizer)
         replica.start()
     for number in range(steps):
+        if replica is not None and replica.steps >= steps:  # one that came back goes on where the others are
+            break
         tasks_now = tasks[number * TASKS : (number + 1) * TASKS]
         rollouts = [rollout for task in tasks_now for rollout in group_of_rollouts(policy, tokenizer, task)]
         logits = completion_logits(policy, [(r.prompt_ids, r.completion_ids) for r in rollouts])
@@ -113,6 +115,8 @@ def train(steps: int, seed: int = 0, replica: Replica | None = None) -> Iterator
             {name: tokens for name, (_, tokens) in channels.items()},
             sum(rollout.reward for rollout in rollouts) / len(rollouts),
         )
+    if replica is not None:
+        replica.finish()  # steps after the last sync are its own, and dropped
 
 
 def group_of_rollouts(policy: Any, tokenizer: Any, task: dict[str, Any]) -> list[Rollout]:

@@ -13,8 +13,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from processes import environment
+from processes import environment, wait_for
 
+from composer_replication.diloco.replica import Replica
+from composer_replication.diloco.settings import DilocoSection
 from composer_replication.envs.house_style import right_calls
 
 
@@ -114,6 +116,56 @@ def test_loop_what_is_no_call_earns_nothing_and_gets_no_hint(loop: ModuleType) -
     assert reward == 0.0
     assert f"{tool}({argument})" in hint
     assert loop.judge(task, right.replace(tool, "reset"))[1].startswith("There is no tool named `reset` here")
+
+
+def lone_replica(folder: Path) -> Replica:
+    settings = DilocoSection(replicas=1, backend="store", store=str(folder), run_id="run", sync_every=1)
+    return Replica(settings, 0, folder)
+
+
+def test_loop_a_replica_that_came_back_ends_with_the_others(
+    loop: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = lone_replica(tmp_path)
+    start = replica.start
+    monkeypatch.setattr(replica, "start", lambda: start(5))  # as if it had healed
+    assert len(list(loop.train(6, replica=replica))) == 1
+    replica.close()
+
+
+def test_loop_a_replica_ends_with_the_shared_parameters(
+    loop: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, policy = lone_replica(tmp_path), loop.laboratory_model()
+    monkeypatch.setattr(loop, "laboratory_model", lambda: policy)
+    steps = loop.train(2, replica=replica)
+    next(steps)
+    shared = [parameter.clone() for parameter in policy.parameters()]
+    replica.rest()  # the second step is after the last sync
+    assert len(list(steps)) == 1
+    assert all(torch.equal(*both) for both in zip(shared, policy.parameters(), strict=True))
+    replica.close()
+
+
+def test_loop_two_replicas_one_of_which_is_killed_end_at_the_same_round(loop: ModuleType, tmp_path: Path) -> None:
+    program = Path(__file__).parents[1] / "examples" / "reference_loop.py"
+    arguments = [sys.executable, str(program), "--steps", "12", "--replicas", "2", "--store", str(tmp_path)]
+    settings = DilocoSection(replicas=2, backend="store", store=str(tmp_path), run_id="reference", sync_every=6)
+    replica = Replica(settings, 0, tmp_path / "replica-0")
+    second = subprocess.Popen(arguments, env=environment(REPLICA_RANK="1"))
+    steps = loop.train(12, replica=replica)
+    for _ in range(6):
+        next(steps)
+    file = tmp_path / "replica-1" / "rounds.jsonl"
+    wait_for(file.exists)
+    second.kill()  # it cannot have ended: this one does not go on
+    second.wait()
+    second = subprocess.Popen(arguments, env=environment(REPLICA_RANK="1"))
+    assert len(list(steps)) == 6
+    replica.close()
+    assert second.wait() == 0
+    last = [json.loads(one.read_text().splitlines()[-1]) for one in (tmp_path / "replica-0" / "rounds.jsonl", file)]
+    assert [(one["round"], one["step"], one["digest"]) for one in last] == [(1, 12, last[0]["digest"])] * 2
 
 
 def test_loop_two_replicas_end_with_the_same_parameters(tmp_path: Path) -> None:

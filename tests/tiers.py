@@ -113,6 +113,7 @@ TIERS = {
         "diloco/test_diloco_benchmarks.py",
         "diloco/test_diloco_cli.py::test_a_replica_that_cannot_start",
         "diloco/test_diloco_cli.py::test_a_replica_that_is_killed",
+        "diloco/test_diloco_cli.py::test_a_replica_that_was_killed",
         "diloco/test_diloco_cli.py::test_ctrl_c_ends_all_replicas",
         "diloco/test_diloco_cli.py::test_the_same_command_resumes",
         "diloco/test_torchft_replicas.py::test_a_killed_replica_heals",

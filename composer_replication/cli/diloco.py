@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 import uuid
@@ -13,10 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+
+from composer_replication.cli.pairs import AsJson
+from composer_replication.cli.train import Overrides, show_problems
 
 if TYPE_CHECKING:
     from composer_replication.config import Config
@@ -31,16 +36,11 @@ def run_replicas(
     replicas: Annotated[
         int | None, typer.Option("--replicas", min=1, help="Number of replicas (default: diloco.replicas).")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a setting of the file: diloco.sync_every=20. Repeatable."
-        ),
-    ] = None,
+    overrides: Overrides = None,
     max_restarts: Annotated[
         int, typer.Option("--max-restarts", min=0, help="Maximum restarts of each replica that dies.")
     ] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train one model by several replicas on this machine, which synchronise every diloco.sync_every steps (DiLoCo).
 
@@ -64,8 +64,6 @@ def run_replicas(
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
     except ConfigError as error:
-        from composer_replication.cli.train import show_problems
-
         show_problems(error)
         raise typer.Exit(2) from None
     if loaded.diloco is None:
@@ -74,7 +72,7 @@ def run_replicas(
     with ExitStack() as stack:
         arguments, environment = [str(config)], _devices(loaded)
         if loaded.diloco.backend == "store":
-            given += _store_overrides(loaded)
+            given += _store_overrides(loaded, stack)
         elif loaded.diloco.lighthouse is None:
             environment["TORCHFT_LIGHTHOUSE"] = stack.enter_context(_lighthouse(loaded.diloco.wanted))
         for override in given:
@@ -88,6 +86,7 @@ def run_replicas(
                 loaded.training.output_dir,
                 loaded.diloco.replicas,
                 wanted=loaded.diloco.wanted,
+                ends_apart=loaded.diloco.averaging == "decoupled",
                 max_restarts=max_restarts,
                 environment=environment,
             )
@@ -125,14 +124,17 @@ def _devices(config: Config) -> dict[str, str]:
     return {VISIBLE_DEVICES: ",".join(found)} if found else {}
 
 
-def _store_overrides(config: Config) -> list[str]:
-    """A folder to meet in if none is given, and a name for this start."""
+def _store_overrides(config: Config, stack: ExitStack) -> list[str]:
+    """A folder to meet in if none is given, and a name for this start; what is left there is deleted at the end."""
     assert config.diloco is not None
-    made = []
-    if config.diloco.store is None:
-        made.append(f"diloco.store={json.dumps(str((config.training.output_dir / 'store').resolve()))}")
+    made, run_id = [], f"run-{uuid.uuid4().hex[:12]}"
     if config.diloco.run_id is None:
-        made.append(f"diloco.run_id=run-{uuid.uuid4().hex[:12]}")
+        made.append(f"diloco.run_id={run_id}")
+    if config.diloco.store is None:
+        folder = (config.training.output_dir / "store").resolve()
+        made.append(f"diloco.store={json.dumps(str(folder))}")
+        # No later start has this name.
+        stack.callback(shutil.rmtree, folder / run_id, ignore_errors=True)
     return made
 
 
@@ -212,9 +214,10 @@ def _line(rank: int, line: dict[str, Any]) -> str:
 
 
 def _table(summary: dict[str, Any]) -> Table:
-    table = Table("replica", "state")
-    for heading in ("rounds", "step", "loss", "replicas", "MB up", "MB down", "waited, s", "restarts"):
-        table.add_column(heading, justify="right")
+    # For a terminal of 80 columns: short headings, and one space between columns.
+    table = Table("rank", "state", box=SIMPLE_HEAD, padding=0)
+    for heading in ("rounds", "step", "loss", "with", "MB up", "MB down", "wait, s", "restarts"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in summary["replicas"]:
         table.add_row(
             str(one["rank"]),
@@ -223,12 +226,16 @@ def _table(summary: dict[str, Any]) -> Table:
             f"{one['step']:,}",
             "" if one["loss"] is None else f"{one['loss']:.4f}",
             "" if one["participants"] is None else str(one["participants"]),
-            f"{one['bytes_up'] / 1e6:,.2f}",
-            f"{one['bytes_down'] / 1e6:,.2f}",
-            f"{one['seconds_waited']:.1f}",
+            _megabytes(one["bytes_up"]),
+            _megabytes(one["bytes_down"]),
+            f"{one['seconds_waited']:,.1f}",
             str(one["restarts"]),
         )
     return table
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.{2 if count < 100e6 else 0}f}"
 
 
 def _show(console: Console, supervisor: Supervisor, summary: dict[str, Any]) -> None:
@@ -236,9 +243,9 @@ def _show(console: Console, supervisor: Supervisor, summary: dict[str, Any]) -> 
     if summary["rounds"]:
         said = "the same" if supervisor.is_identical else "NOT the same"
         console.print(f"after every round, the shared parameters were {said} in all replicas")
-    checkpoint = next((one["checkpoint"] for one in summary["replicas"] if one["checkpoint"]), None)
-    if checkpoint is not None:
-        console.print(f"model: {escape(checkpoint)}", soft_wrap=True)
+    furthest = max(summary["replicas"], key=lambda one: (one["state"] == "done", one["rounds"]))
+    if furthest["checkpoint"] is not None:
+        console.print(f"model: {escape(furthest['checkpoint'])}", soft_wrap=True)
 
 
 def _last_checkpoint(folder: Path) -> Path | None:

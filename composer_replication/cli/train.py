@@ -16,12 +16,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from composer_replication.cli.pairs import AsJson
+
 if TYPE_CHECKING:
     from composer_replication.config import Config, ConfigError
     from composer_replication.run.dry_run import DryRun
     from composer_replication.run.launch import RunResult, TrainingRun
 
 _INTERRUPTED = 130
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the file: training.steps=200. Repeatable."),
+]
 
 
 def init(
@@ -59,17 +66,12 @@ def train(
             metavar="CONFIG", help="A YAML file; `composer-replication init` writes one.", show_default=False
         ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a setting of the file: training.steps=200. Repeatable."
-        ),
-    ] = None,
+    overrides: Overrides = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan (config, data, memory, channels) without training.")
     ] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of CONFIG, for editors.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model with GRPO, hint self-distillation and preference pairs.
 

@@ -2,8 +2,8 @@
 
 FOLDER/rounds.jsonl has a line for each sync: the fields of `OuterRound`, the optimiser steps done, the mean loss of the
 steps since the last one, and a digest of the shared state, which is the same in all replicas. A replica that was killed
-and went on from a checkpoint appends to it, so a round may be there twice. FOLDER/at_sync is there during an optimiser
-step: a replica that is in one for long waits for others.
+and went on from a checkpoint appends to it, so a round may be there twice. FOLDER/at_sync is there while a replica
+meets the others at its start, and during an optimiser step: one that is in it for long waits for others.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ class Replica:
         """
         self.steps = steps
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._at_sync.touch()
         self.outer.__enter__()
+        self._at_sync.unlink(missing_ok=True)
         # After the outer loop's own, which is when the step is over.
         self._hooks.append(self.outer._local_optimizer.register_step_post_hook(self._end_step))
 
@@ -203,7 +205,7 @@ class Replica:
                 run_id=settings.run_id,
                 codec=settings.codec,
                 averaging=settings.averaging,
-                min_participants=settings.min_replicas,
+                min_participants=settings.min_participants,
                 grace_s=settings.grace_s,
                 timeout_s=settings.timeout_s,
                 poll_interval_s=settings.poll_interval_s,

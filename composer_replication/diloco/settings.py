@@ -47,7 +47,7 @@ class DilocoSection(Settings):
     update_alpha: Fraction = 0.0
     """Share of the local parameters that is kept at a sync."""
     min_replicas: Count | None = None
-    """Replicas without which no round is made (null: all)."""
+    """Replicas without which no round is made (null: all; with averaging: decoupled, more than half)."""
     timeout_s: Positive = 1800.0
     """Longest wait for the other replicas at a sync, in seconds."""
     lighthouse: Annotated[str | None, OnlyWith("backend", "torchft")] = None
@@ -57,8 +57,8 @@ class DilocoSection(Settings):
     store: Annotated[str | None, OnlyWith("backend", "store")] = None
     """Where the replicas meet: a folder, or s3://, gs://, az://, hf://. `diloco run` has output_dir/store for null."""
     run_id: Annotated[str | None, OnlyWith("backend", "store")] = None
-    """Name of the run in the store, the same for all replicas and new for each start (null: they agree on one, and one
-    that dies cannot come back). `diloco run` gives one."""
+    """Name of the run in the store, the same for all replicas and new each time all are started (null: they agree on
+    one, and a replica that dies cannot come back). `diloco run` gives one."""
     codec: Annotated[Literal["auto", "float32", "bfloat16", "int8", "int4", "sparse"], OnlyWith("backend", "store")] = (
         "auto"
     )
@@ -71,9 +71,16 @@ class DilocoSection(Settings):
     """Longest pause between two looks into the store, in seconds."""
 
     @property
+    def min_participants(self) -> int | None:
+        """Replicas that suffice for a round; None: all are waited for."""
+        if self.min_replicas is None and self.averaging == "decoupled":
+            return self.replicas // 2 + 1
+        return self.min_replicas
+
+    @property
     def wanted(self) -> int:
         """Replicas without which no round is made."""
-        return self.replicas if self.min_replicas is None else self.min_replicas
+        return self.replicas if self.min_participants is None else self.min_participants
 
 
 def diloco_problems(settings: DilocoSection, steps: int, processes: int) -> Iterator[str]:

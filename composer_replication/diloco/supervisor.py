@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,7 +62,7 @@ class LocalReplica:
         return max((one["round"] for one in self.rounds if one["committed"]), default=-1)
 
     def seconds_in_step(self) -> float:
-        """How long its optimiser step has taken so far; long is a wait for other replicas."""
+        """How long its start or its optimiser step has taken so far; long is a wait for other replicas."""
         try:
             return time.time() - (self.folder / SYNC_FILE).stat().st_mtime
         except FileNotFoundError:
@@ -85,6 +87,7 @@ class Supervisor:
         folder: the output_dir of the configuration.
         replicas: how many.
         wanted: how many without which the rest cannot go on.
+        ends_apart: whether one that misses the last rounds is no failure.
         max_restarts: how often each of them is started again.
         environment: variables of the replicas, beside this process's own.
     """
@@ -96,10 +99,12 @@ class Supervisor:
         replicas: int,
         *,
         wanted: int,
+        ends_apart: bool = False,
         max_restarts: int,
         environment: Mapping[str, str],
     ) -> None:
-        self._arguments, self._wanted, self._max_restarts = list(arguments), wanted, max_restarts
+        self._arguments, self._max_restarts = list(arguments), max_restarts
+        self._wanted, self._ends_apart = wanted, ends_apart
         # For several processes on the same cores, one thread each is the fastest where they are as many as the cores.
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // replicas))}
         self._environment = {**threads, **os.environ, **environment}
@@ -107,6 +112,8 @@ class Supervisor:
         self._differing: set[int] = set()
         self.replicas: list[LocalReplica] = []
         self._behind_since = 0.0
+        # Replicas read its one end, which ends when this process does, however that comes about.
+        self._lifeline = os.pipe()
         try:
             for rank in range(replicas):
                 own = folder / f"replica-{rank}"
@@ -126,6 +133,8 @@ class Supervisor:
             if one.process.poll() is None:
                 one.process.kill()
             one.process.wait()
+        for end in self._lifeline:
+            os.close(end)
 
     @property
     def is_over(self) -> bool:
@@ -140,8 +149,9 @@ class Supervisor:
     @property
     def is_good(self) -> bool:
         """Whether every replica came to its end, they agree, and of their rounds one at least was committed."""
+        ends = ("done", "stopped") if self._ends_apart else ("done",)
         trained = any(one.last_round >= 0 for one in self.replicas) or not any(one.rounds for one in self.replicas)
-        return self.is_identical and trained and all(one.state == "done" for one in self.replicas)
+        return self.is_identical and trained and all(one.state in ends for one in self.replicas)
 
     def look(self) -> None:
         """Read new rounds, compare them, and see to processes that have ended; `messages` gets what there is to say."""
@@ -167,7 +177,7 @@ class Supervisor:
                 one.process.send_signal(signal.SIGINT)
         until = time.monotonic() + _ENDING_S
         while (left := [one for one in running if one.process.poll() is None]) and time.monotonic() < until:
-            for one in left if len(left) < len(running) else ():
+            for one in left if len(left) < len(self.replicas) else ():
                 if one.seconds_in_step() > _WAITING_S:
                     one.process.kill()
             time.sleep(0.1)
@@ -211,16 +221,18 @@ class Supervisor:
     def _end_those_behind(self) -> None:
         """End replicas that wait for a round which the others have made, when those have finished."""
         running = [one for one in self.replicas if one.state == "running"]
-        last = max((one.last_round for one in self.replicas if one.state == "done"), default=-1)
-        behind = [one for one in running if one.last_round < last]
+        done = [one for one in self.replicas if one.state == "done"]
+        # One that has made no round had finished before this start.
+        last = max((one.last_round if one.rounds else math.inf for one in done), default=-1)
+        behind = [one for one in running if one.last_round < last and one.seconds_in_step() > _WAITING_S]
         if not behind or len(running) >= self._wanted:
             self._behind_since = 0.0
             return
         self._behind_since = self._behind_since or time.monotonic()
         if time.monotonic() > self._behind_since + _WAITING_S:
             missed = ", ".join(str(one.rank) for one in behind)
-            done = next(one.folder for one in self.replicas if one.state == "done")
-            self.messages.append(f"replica {missed} missed the last round; the others have finished: see {done}")
+            furthest = max(done, key=lambda one: one.last_round).folder
+            self.messages.append(f"replica {missed} missed the last round; the others have finished: see {furthest}")
             self.stop()
 
     def _compare(self) -> None:
@@ -235,21 +247,34 @@ class Supervisor:
                 self.messages.append(f"round {number}: the replicas {groups} differ")
 
     def _start(self, rank: int, folder: Path) -> subprocess.Popen[bytes]:
-        # Ctrl-C reaches the supervisor alone; here it is default even under nohup, which ignores it.
         program = (
-            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from composer_replication.diloco.supervisor import be_supervised; be_supervised(); "
             "from composer_replication.cli import main; main()"
         )
+        (folder / SYNC_FILE).unlink(missing_ok=True)  # of a process that was killed
         log: IO[bytes]
         with (folder / LOG_FILE).open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-c", program, "train", *self._arguments, "--json"],
-                stdin=subprocess.DEVNULL,
+                stdin=self._lifeline[0],
                 stdout=log,
                 stderr=log,
                 env={**self._environment, **devices_of(rank, self._environment), RANK_VARIABLE: str(rank)},
                 start_new_session=True,
             )
+
+
+def be_supervised() -> None:
+    """Let this process end by its supervisor's Ctrl-C, and with it however it ends."""
+    # Ctrl-C reaches the supervisor alone; here it is default even under nohup, which ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_end_with_the_supervisor, daemon=True).start()
+
+
+def _end_with_the_supervisor() -> None:
+    os.read(0, 1)  # a read of sys.stdin would keep its lock, for which the interpreter waits at its end
+    os.write(2, b"error: `diloco run` has ended, and this replica with it\n")
+    os._exit(1)
 
 
 def _figures(one: LocalReplica) -> dict[str, Any]:

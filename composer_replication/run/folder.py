@@ -38,7 +38,16 @@ _FREE = frozenset(
         "training.resume",
         *(
             f"diloco.{name}"
-            for name in ("lighthouse", "hostname", "store", "run_id", "timeout_s", "grace_s", "poll_interval_s")
+            for name in (
+                "min_replicas",
+                "lighthouse",
+                "hostname",
+                "store",
+                "run_id",
+                "timeout_s",
+                "grace_s",
+                "poll_interval_s",
+            )
         ),
     }
 )

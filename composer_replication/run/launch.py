@@ -95,9 +95,14 @@ class TrainingRun:
         self._add_callbacks(on_log)
 
     def run(self) -> RunResult:
-        """Train to the last step and write the last checkpoint; a finished run does nothing."""
+        """Train to the last step and write the last checkpoint.
+
+        A finished run trains nothing; as a replica, it meets the others, which may be behind.
+        """
         trainer, checkpoint, folder = self.trainer, self.checkpoint, self.directory.folder
         if checkpoint is not None and self.resumes_from >= self.config.training.steps:
+            if trainer.replica is not None:
+                trainer.meet_at_the_end(str(checkpoint), self.resumes_from)
             return RunResult(folder, checkpoint, self.resumes_from, self.resumes_from, {})
         if trainer.is_world_process_zero():
             self.directory.begin(self.config, self.resumes_from)

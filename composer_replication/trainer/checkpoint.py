@@ -191,7 +191,7 @@ class ChannelCheckpoints(OuterSteps):
             self._logged = None
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
         process = self.accelerator.process_index

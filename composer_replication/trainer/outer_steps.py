@@ -19,12 +19,16 @@ class OuterSteps:
 
     replica: Replica | None = None
     # The trainer's own.
+    args: Any
     model: Any
     state: Any
     lr_scheduler: Any
     channels: Any
     add_callback: Any
     remove_callback: Any
+    create_optimizer_and_scheduler: Any
+    _load_from_checkpoint: Any
+    _load_optimizer_and_scheduler: Any
     _globalstep_last_logged: int
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
@@ -53,6 +57,17 @@ class OuterSteps:
         finally:
             if self.replica is not None:
                 self.replica.close()
+
+    def meet_at_the_end(self, checkpoint: str, step: int) -> None:
+        """Meet the other replicas with the checkpoint of the last step: those that are behind take over its state."""
+        assert self.replica is not None
+        try:
+            self.create_optimizer_and_scheduler(self.args.max_steps)
+            self._load_from_checkpoint(checkpoint)
+            self._load_optimizer_and_scheduler(checkpoint)
+            self.replica.start(step)
+        finally:
+            self.replica.close()
 
     def saw_tokens(self, tokens: Any) -> None:
         """Count the tokens of a micro-batch for the replica."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,10 +19,12 @@ from typing import Any
 import pytest
 import yaml
 from processes import start, wait_for
+from rich.console import Console
 from run.training_material import json_lines, logs_config, pair
 from safetensors.torch import load_file
 
 from composer_replication.cli import app as cli
+from composer_replication.cli.diloco import _table
 from composer_replication.diloco.supervisor import Supervisor
 
 
@@ -126,6 +131,24 @@ def test_the_same_command_resumes(tmp_path: Path) -> None:
     assert hashes(json.loads(out), "adapter_model.safetensors") == hashes(summary, "adapter_model.safetensors")
 
 
+@pytest.mark.parametrize("backend", ["torchft", "store"])
+def test_a_replica_that_was_killed_before_its_end_heals_from_one_that_has_finished(
+    tmp_path: Path, backend: str
+) -> None:
+    file = written(tmp_path, backend=backend, replicas=2)
+    for resumed in (0, 4):
+        process = start("diloco", "run", file, "--json", OMP_NUM_THREADS="1")
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        log = (tmp_path / "run" / "replica-0" / "replica.log").read_text()
+        assert f'"resumed_from_step": {resumed}' in log
+        summary = json.loads(out)
+        assert len(hashes(summary, "adapter_model.safetensors")) == 1
+        last = Path(summary["replicas"][1]["checkpoint"])
+        assert last.name == "checkpoint-4"
+        shutil.rmtree(last)
+
+
 @pytest.fixture
 def _hangup_by_default() -> Iterator[None]:
     """Under nohup SIGHUP is ignored, and children would inherit that."""
@@ -147,6 +170,31 @@ def test_ctrl_c_ends_all_replicas(tmp_path: Path, number: int) -> None:
     assert json.loads(out)["interrupted"]
     assert len(pids) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; nobody may have asked for its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_replicas_end_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    file = written(tmp_path, steps=20_000, backend="store", replicas=2)
+    with running(file, OMP_NUM_THREADS="1") as process:
+        wait_for(lambda: len(replica_pids(process.pid)) == 2)
+        pids = replica_pids(process.pid)
+        process.kill()
+    try:
+        wait_for(lambda: all(map(is_gone, pids.values())))
+        for rank in pids:
+            log = (tmp_path / "run" / f"replica-{rank}" / "replica.log").read_text()
+            assert log.endswith("error: `diloco run` has ended, and this replica with it\n")
+    finally:
+        for pid in pids.values():
+            if not is_gone(pid):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_replica_that_cannot_start_ends_the_run_with_its_words(tmp_path: Path) -> None:
@@ -172,6 +220,23 @@ def test_bad_settings_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFi
         assert line in said
     assert not (tmp_path / "run").exists()
     assert cli.run(["diloco", "run", str(tmp_path / "missing.yaml")]) == 2
+
+
+def test_the_table_of_a_long_run_is_readable_at_80_columns() -> None:
+    long = {"rounds": 1234, "step": 123_400, "loss": 12.3456, "participants": 16, "seconds_waited": 12_345.6}
+    long |= {"bytes_up": 1_234_567_800_000, "bytes_down": 2_345_678_900_000, "restarts": 12}
+    short = {"rounds": 3, "step": 6, "loss": None, "participants": 2, "seconds_waited": 0.1}
+    short |= {"bytes_up": 120_000, "bytes_down": 0, "restarts": 0}
+    console = Console(width=80, file=io.StringIO())
+    console.print(
+        _table({"replicas": [{"rank": 15, "state": "running", **long}, {"rank": 3, "state": "done", **short}]})
+    )
+    headings, _, first, second = (
+        " ".join(line.split()) for line in console.file.getvalue().splitlines() if line.strip()
+    )
+    assert headings == "rank state rounds step loss with MB up MB down wait, s restarts"
+    assert first == "15 running 1,234 123,400 12.3456 16 1,234,568 2,345,679 12,345.6 12"
+    assert second == "3 done 3 6 2 0.12 0.00 0.1 0"
 
 
 class _Recorded(Supervisor):
@@ -200,6 +265,9 @@ def a_round(number: int, digest: str, *, committed: bool = True) -> str:
     line = {"round": number, "digest": digest, "committed": committed, "loss": 1.0, "step": 2 * number + 2}
     figures = {"healed": False, "participants": 2, "bytes_up": 3, "bytes_down": 4, "seconds_waited": 0.5}
     return f"open('rounds.jsonl', 'a').write({json.dumps({**line, **figures})!r} + '\\n')"
+
+
+WAITS_FOR_OTHERS = "open('at_sync', 'w').close(); import time; time.sleep(600)"
 
 
 def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
@@ -262,11 +330,94 @@ def test_a_replica_that_missed_the_last_round_is_ended_when_the_others_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.2)
-    waits = "import time; time.sleep(600)"
-    made = supervised(tmp_path, [f"{a_round(0, 'aa')}; {a_round(1, 'bb')}", f"{a_round(0, 'aa')}; {waits}"])
+    made = supervised(tmp_path, [f"{a_round(0, 'aa')}; {a_round(1, 'bb')}", f"{a_round(0, 'aa')}; {WAITS_FOR_OTHERS}"])
     assert [one.state for one in made.replicas] == ["done", "stopped"]
     (message,) = made.messages
     assert message == f"replica 1 missed the last round; the others have finished: see {tmp_path / 'replica-0'}"
+
+
+def test_a_replica_that_waits_for_one_that_had_finished_before_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.2)
+    made = supervised(tmp_path, ["pass", WAITS_FOR_OTHERS])
+    assert [one.state for one in made.replicas] == ["done", "stopped"]
+    (message,) = made.messages
+    assert message == f"replica 1 missed the last round; the others have finished: see {tmp_path / 'replica-0'}"
+
+
+def test_a_learner_that_nobody_waits_for_may_miss_the_last_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.2)
+    programs = [f"{a_round(0, 'aa')}; {a_round(1, 'bb')}", f"{a_round(0, 'aa')}; {WAITS_FOR_OTHERS}"]
+    made = supervised(tmp_path, programs, ends_apart=True)
+    assert [one.state for one in made.replicas] == ["done", "stopped"]
+    assert made.is_good
+    made.replicas[1].state = "failed"
+    assert not made.is_good
+
+
+def test_a_replica_that_is_slow_but_waits_for_nobody_is_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.0)
+    slow = "import os, time\nwhile not os.path.exists('go_on'):\n    time.sleep(0.01)"
+    _Recorded.programs = {0: a_round(0, "aa"), 1: slow}
+    with _Recorded([], tmp_path, 2, wanted=2, max_restarts=0, environment={}) as made:
+        made.replicas[0].process.wait()
+        for _ in range(3):  # it is seen as behind, then for how long, and then it would be ended
+            made.look()
+        (tmp_path / "replica-1" / "go_on").touch()
+        wait_for(lambda: made.look() or made.is_over)
+    assert made.is_good
+    assert made.messages == []
+
+
+@pytest.mark.parametrize(("averaging", "wanted", "apart"), [("mean", 3, False), ("decoupled", 2, True)])
+def test_more_than_half_of_decoupled_learners_are_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, averaging: str, wanted: int, apart: bool
+) -> None:
+    given: dict[str, Any] = {}
+
+    def started(*_: Any, **settings: Any) -> Supervisor:
+        given.update(settings)
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("composer_replication.diloco.supervisor.Supervisor", started)
+    file = written(tmp_path, backend="store", averaging=averaging, replicas=3)
+    assert cli.run(["diloco", "run", str(file)]) == 1
+    assert (given["wanted"], given["ends_apart"]) == (wanted, apart)
+
+
+def test_what_a_start_leaves_in_its_own_store_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "run" / "store"
+
+    def started(arguments: list[str], *_: Any, **__: Any) -> Supervisor:
+        (name,) = (one.partition("=")[2] for one in arguments if one.startswith("diloco.run_id="))
+        for run_id in (name, "another"):
+            (store / run_id).mkdir(parents=True)
+            (store / run_id / "opened").touch()
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("composer_replication.diloco.supervisor.Supervisor", started)
+    assert cli.run(["diloco", "run", str(written(tmp_path, backend="store"))]) == 1
+    assert [folder.name for folder in store.iterdir()] == ["another"]
+
+
+def test_the_last_replica_is_not_waited_for_if_it_waits_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.supervisor._WAITING_S", 0.2)
+    monkeypatch.setattr("composer_replication.diloco.supervisor._ENDING_S", math.inf)
+    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    _Recorded.programs = {0: "pass", 1: f"{deaf}; {WAITS_FOR_OTHERS}"}
+    with _Recorded([], tmp_path, 2, wanted=2, max_restarts=0, environment={}) as made:
+        made.replicas[0].process.wait()
+        wait_for((tmp_path / "replica-1" / "at_sync").exists)
+        made.look()
+        made.stop()
+    assert [one.state for one in made.replicas] == ["done", "stopped"]
 
 
 def test_what_was_started_is_ended_if_not_all_can_be(tmp_path: Path) -> None:

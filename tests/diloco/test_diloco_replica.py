@@ -197,6 +197,24 @@ def test_a_resumed_replica_ends_bit_for_bit_as_one_that_was_not_stopped(tmp_path
 
 
 @pytest.mark.usefixtures("first_replica")
+def test_a_finished_replica_still_meets_the_others_and_leaves_its_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = run_config(tmp_path)
+    ended = TrainingRun(config).run()
+    files = {file: file.stat().st_mtime_ns for file in ended.output_dir.rglob("*") if file.is_file()}
+    met = []
+    start = Replica.start
+    monkeypatch.setattr(
+        Replica, "start", lambda self, steps: (start(self, steps), met.append((steps, self.outer.digest())))
+    )
+    again = TrainingRun(config).run()
+    assert (again.checkpoint, again.steps) == (ended.checkpoint, 6)
+    assert met == [(6, rounds(ended.output_dir)[-1]["digest"])]
+    assert {file: file.stat().st_mtime_ns for file in ended.output_dir.rglob("*") if file.is_file()} == files
+
+
+@pytest.mark.usefixtures("first_replica")
 def test_with_fragments_the_final_model_is_the_shared_one(tmp_path: Path) -> None:
     config = run_config(tmp_path, fragments=2, update_alpha=0.25)
     result = TrainingRun(config).run()

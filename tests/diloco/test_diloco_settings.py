@@ -64,6 +64,16 @@ def test_delays_and_minimum_at_their_limits_are_fine() -> None:
         config(lighthouse=address)
 
 
+def test_without_a_minimum_all_replicas_are_wanted_and_of_decoupled_ones_more_than_half() -> None:
+    for given, wanted in (({}, 4), ({"min_replicas": 2}, 2)):
+        assert DilocoSection(replicas=4, **given).wanted == wanted
+    for given, wanted in (({}, 3), ({"min_replicas": 2}, 2), ({"replicas": 5}, 3)):
+        section = DilocoSection(**{"replicas": 4, "backend": "store", "averaging": "decoupled", **given})
+        assert (section.wanted, section.min_participants) == (wanted, wanted)
+    # A store that cannot do without someone is told to wait for all.
+    assert DilocoSection(replicas=4, backend="store").min_participants is None
+
+
 def test_a_replica_is_one_process() -> None:
     (problem,) = diloco_problems(DilocoSection(), 100, 4)
     assert problem.startswith("diloco: a launcher started 4 processes (WORLD_SIZE)")
@@ -84,6 +94,8 @@ def test_the_environment_says_which_replica_this_is(monkeypatch: pytest.MonkeyPa
 def test_a_resumed_run_may_meet_elsewhere_but_must_learn_the_same() -> None:
     before = config(backend="store", store="a", run_id="one", grace_s=1.0)
     assert first_difference(before, config(backend="store", store="b", run_id="two", timeout_s=9.0)) is None
+    # A machine that does not come back is no reason to begin anew.
+    assert first_difference(before, config(backend="store", min_replicas=1)) is None
     difference = first_difference(before, config(backend="store", store="a", sync_every=50))
     assert difference == "diloco.sync_every was 100 and is 50"
 
