@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ranks import at, errors_of, in_threads
 
 from composer_replication.diloco.serverless import ObjectStoreAllReduce
 from composer_replication.diloco.serverless.messages import FIRST_READ
+from composer_replication.diloco.serverless.place import Pauses
 from composer_replication.diloco.serverless.store import StoreError
 
 
@@ -163,6 +165,22 @@ def test_the_missing_ranks_are_named(tmp_path: Path) -> None:
     for number, message in enumerate(messages):
         assert message.startswith(f"TimeoutError: rank {number} of 4, round 0, run run in {tmp_path}: waited 0.3 s")
         assert message.endswith("for ranks 2, 3")
+
+
+def test_one_look_at_a_time_is_made_for_all_who_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pausing: list[int] = []
+    at_once: list[int] = []
+
+    def pause(*_: object) -> None:
+        pausing.append(1)
+        at_once.append(len(pausing))
+        time.sleep(0.01)
+        pausing.pop()
+
+    monkeypatch.setattr(Pauses, "pause", pause)
+    with pytest.raises(TimeoutError, match="for ranks 1, 2, 3"):
+        at(tmp_path, 0, 4, timeout_s=0.3).allreduce(torch.ones(999))
+    assert set(at_once) == {1}
 
 
 def test_a_tensor_is_as_it_was_after_an_error(tmp_path: Path) -> None:
