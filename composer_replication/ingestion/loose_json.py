@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from composer_replication.ingestion.log_file import decode_value
+from composer_replication.python_syntax import parse_literal
 from composer_replication.traces import Usage
 
 
@@ -130,7 +130,7 @@ def decoded(value: Any) -> Any:
 def python_literal(text: str) -> Any:
     """An object or a list that some logs have as Python prints it; None if the text is anything else."""
     try:
-        return ast.literal_eval(text) if text.startswith(("{", "[")) else None
+        return parse_literal(text) if text.startswith(("{", "[")) else None
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
 

@@ -9,7 +9,6 @@ dict `{'error': '…'}`. `rollout_trace` makes a `Trace` of this, marked as a lo
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from composer_replication.chat_templates import Ending, end_of_turn_ids, ending
 from composer_replication.hint_generator.marking import mark_errors
 from composer_replication.ingestion.chat_conversation import ROLES
 from composer_replication.ingestion.chat_messages import call_of, calls_in, text_of, thinking_of
+from composer_replication.python_syntax import parse_literal
 from composer_replication.rendering import TurnSpan, generation_header_ids
 from composer_replication.traces import Message, Source, ToolCall, Trace, Turn, dump_json
 from composer_replication.trainer.sites import Remark, error_remarks
@@ -214,7 +214,7 @@ def _as_dict(content: str) -> dict[str, Any] | None:
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _LARGEST_DICT:
         return None
     try:
-        given = ast.literal_eval(text)
+        given = parse_literal(text)
         dump_json(given)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from composer_replication.envs.contract import SPLITS, Split
+from composer_replication.python_syntax import parse_literal, parse_python
 
 Draw = Callable[[random.Random], Any]
 """Draws a value."""
@@ -49,7 +50,7 @@ class Function:
 
     def expected(self, arguments: str) -> Any:
         """Return the solution's result for arguments as text."""
-        return self.solution(*ast.literal_eval(arguments))
+        return self.solution(*parse_literal(arguments))
 
 
 def given(**draws: Draw) -> Callable[[_Decorated], _Decorated]:
@@ -145,7 +146,7 @@ def functions(split: Split) -> dict[str, Function]:
     lines = source.splitlines()
     return {
         node.name: _function(node, lines, getattr(module, node.name))
-        for node in ast.parse(source).body
+        for node in parse_python(source).body
         if isinstance(node, ast.FunctionDef)
     }
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from composer_replication.envs.python_tasks.bank import Function
 from composer_replication.envs.python_tasks.driver import plain_text
+from composer_replication.python_syntax import parse_python
 
 _MOST_MUTANTS = 10
 _MOST_STEPS = 5000
@@ -62,7 +63,7 @@ def mutants(function: Function) -> tuple[Mutant, ...]:
 
 def mistakes(source: str) -> Iterator[str]:
     """Yield the source with one mistake each."""
-    statements = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    statements = parse_python(source).body[0].body  # type: ignore[attr-defined]
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -142,7 +143,7 @@ def guarded_results(source: str, name: str, tests: Sequence[str]) -> list[str]:
 
     The list ends before a call that goes around in loops without end.
     """
-    tree = ast.parse(source)
+    tree = parse_python(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.For, ast.While)):
             node.body.insert(0, ast.Expr(ast.Call(ast.Name("_step", ast.Load()), [], [])))

@@ -8,6 +8,7 @@ import re
 from functools import lru_cache
 
 from composer_replication.coding_tools import DIRECTORY_KEYS, PATH_KEYS, word_set
+from composer_replication.python_syntax import parse_python
 from composer_replication.teacher_replay.agreement.prose import likeness
 from composer_replication.teacher_replay.agreement.shell.lines import normal_path
 
@@ -176,7 +177,7 @@ def _tree(code: str) -> ast.Module | None:
     if len(code) > _LONGEST:
         return None
     try:
-        return ast.parse(code)
+        return parse_python(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
