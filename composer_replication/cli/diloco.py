@@ -25,6 +25,7 @@ from composer_replication.cli.train import Overrides, show_problems
 
 if TYPE_CHECKING:
     from composer_replication.config import Config
+    from composer_replication.diloco.settings import DilocoSection
     from composer_replication.diloco.supervisor import Supervisor
 
 _INTERRUPTED = 130
@@ -74,7 +75,7 @@ def run_replicas(
         if loaded.diloco.backend == "store":
             given += _store_overrides(loaded, stack)
         elif loaded.diloco.lighthouse is None:
-            environment["TORCHFT_LIGHTHOUSE"] = stack.enter_context(_lighthouse(loaded.diloco.wanted))
+            environment["TORCHFT_LIGHTHOUSE"] = stack.enter_context(_lighthouse(loaded.diloco))
         for override in given:
             arguments += ["--set", override]
         from composer_replication.diloco.supervisor import Supervisor
@@ -139,7 +140,7 @@ def _store_overrides(config: Config, stack: ExitStack) -> list[str]:
 
 
 @contextmanager
-def _lighthouse(wanted: int) -> Iterator[str]:
+def _lighthouse(settings: DilocoSection) -> Iterator[str]:
     from composer_replication._optional import MissingExtraError, is_available
 
     if not is_available("torchft"):
@@ -147,7 +148,8 @@ def _lighthouse(wanted: int) -> Iterator[str]:
     os.environ.setdefault("RUST_LOG", "error")
     from composer_replication.diloco.torchft_replica import Lighthouse
 
-    with Lighthouse(wanted) as lighthouse:
+    # A slow replica is waited for as long as the others wait for a quorum; a dead one is noticed by its silence.
+    with Lighthouse(settings.wanted, join_timeout_s=settings.timeout_s) as lighthouse:
         yield lighthouse.address
 
 

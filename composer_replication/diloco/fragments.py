@@ -22,6 +22,11 @@ class Fragment(nn.Module):
             self.register_parameter(name.replace(".", "/"), parameter)
 
 
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the trainable parameters of a model and their names, in order."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
 def trainable_fragments(model: nn.Module, count: int) -> list[Fragment]:
     """Split the trainable parameters, in the model's order, into `count` runs of about equal size.
 
@@ -31,7 +36,7 @@ def trainable_fragments(model: nn.Module, count: int) -> list[Fragment]:
         ValueError: there are fewer trainable parameters than fragments.
     """
     check_count("count", count)
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    named = trainable(model)
     if len(named) < count:
         raise ValueError(
             f"{type(model).__name__} has {len(named)} trainable parameters, too few for {count} fragments: use fewer"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from composer_replication._arguments import check_count, check_non_negative, check_positive, check_range
+from composer_replication.diloco.fragments import Fragment, trainable
 from composer_replication.diloco.rounds import OuterLoop, OuterRound
 from composer_replication.diloco.torchft_traps import check_quantize
 
@@ -33,7 +34,8 @@ def make_diloco_outer_loop(
 
     Args:
         manager: a `torchft.Manager`, or an object with the methods that DiLoCo uses.
-        model_fragments: one module for plain DiLoCo, several for the streaming kind.
+        model_fragments: one module for plain DiLoCo, several for the streaming kind. Their trainable parameters are
+            synchronised.
         inner_optimizer: steps every batch; the outer loop hooks onto it.
         outer_lr: learning rate of the outer SGD.
         outer_momentum: its momentum.
@@ -65,21 +67,22 @@ def make_diloco_outer_loop(
             f"fragment_sync_delay={fragment_sync_delay} must be below {per_fragment}, the steps between two syncs "
             "(sync_every / fragments)"
         )
-    for index, fragment in enumerate(model_fragments):
-        if next(fragment.parameters(), None) is None:
-            raise ValueError(f"model_fragments[{index}] has no parameters: use fewer fragments")
+    fragments = [Fragment(trainable(module)) for module in model_fragments]
+    for index, fragment in enumerate(fragments):
+        if not fragment.parameter_names:
+            raise ValueError(f"model_fragments[{index}] has no trainable parameters: use fewer fragments")
     if should_quantize:
-        check_quantize(model_fragments)
+        check_quantize(fragments)
     outer = [
         # nesterov needs momentum; without any there is nothing to look ahead with.
         torch.optim.SGD(
             fragment.parameters(), lr=outer_lr, momentum=outer_momentum, nesterov=nesterov and outer_momentum > 0
         )
-        for fragment in model_fragments
+        for fragment in fragments
     ]
     return OuterLoop(
         manager,
-        model_fragments,
+        fragments,
         inner_optimizer,
         outer,
         sync_every=sync_every,

@@ -64,7 +64,10 @@ class Quorums:
         return outcome[0]
 
     def _connect(self) -> socket.socket:
-        watched = socket.create_connection(self._lighthouse, _CONNECT_S)
+        try:
+            watched = socket.create_connection(self._lighthouse, _CONNECT_S)
+        except TimeoutError as error:  # which would be a quorum's that nobody came to
+            raise ConnectionError(str(error)) from error
         # A machine that is gone without a word is noticed as well.
         watched.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):

@@ -20,6 +20,8 @@ _log = logging.getLogger(__name__)
 State: TypeAlias = dict[str, Any]
 # Each of them is tried `retries` times more: what fails that often fails for a reason that stays.
 _FAILED_ROUNDS = 3
+# A checkpoint waits so long for a round in flight; `diloco run` waits longer for a checkpoint.
+_CHECKPOINT_S, _LAST_ROUND_S, _LOOK_S = 20.0, 60.0, 0.05
 _WHAT_TO_CHECK = (
     "check the logs of the other replicas, that diloco.hostname of each is an address that the others reach, and that "
     "no firewall closes ports between them"
@@ -55,7 +57,8 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
     """A context manager that synchronises the fragments' parameters after every so many steps of `inner_optimizer`.
 
     A manager may have more than torchft's: `join()` is called before the first step; `launch()` when the tensors of a
-    fragment are queued; `never_waits` with `is_done()` postpones a sync that is not done by one inner step;
+    fragment are queued; `is_done()` lets a checkpoint give up a round that takes long, and, with `never_waits`, a
+    sync that is not done is postponed by one inner step;
     `agree(digest)` compares shared states before they are averaged; `meets_first` wants a quorum before the first step
     and an `agree` that says whether anyone has a round, and `meeting_timeout_s` is how long that may fail;
     `heals_to_shared` lets a healed replica begin its round anew;
@@ -66,7 +69,8 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
     `on_skipped` is called with the steps that this replica will not make: it came when the others were at a sync.
 
     Raises, in a step of the inner optimiser:
-        RuntimeError: a quorum had fewer than `min_participants`, or round after round failed.
+        RuntimeError: a quorum had fewer than `min_participants`, round after round failed, or a parameter of this
+            replica is not finite.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
             fragment_update_alpha=fragment_update_alpha,
         )
         self._state = OuterState(self._fragments, self._outer)
+        self._never_waits: bool = getattr(manager, "never_waits", False)
         self._heals_to_shared: bool = getattr(manager, "heals_to_shared", False)
         manager.digest = self.digest
         self._bytes = self._bytes_so_far()
@@ -127,9 +132,10 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
         """Return tensors and JSON values for a checkpoint; the local parameters are the model's own business.
 
         A round in flight is waited for, and its average is saved: the resumed run applies it at the same step. If that
-        fails, or the manager never waits, the resumed run sends again.
+        fails or takes long, or the manager never waits, the resumed run sends again.
         """
-        has_average = self._in_flight is not None and not self._is_pending()
+        # Others may have left before they sent.
+        has_average = self._in_flight is not None and self._is_done_within(0.0 if self._never_waits else _CHECKPOINT_S)
         if has_average:
             self._retry()
             self._wait_for_average()
@@ -259,16 +265,26 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
 
     def _is_pending(self) -> bool:
         """Return whether a round is under way that is not waited for."""
-        return getattr(self._manager, "never_waits", False) and not self._manager.is_done()
+        return self._never_waits and not self._manager.is_done()
+
+    def _is_done_within(self, seconds: float) -> bool:
+        """Return whether the round under way ends in that time, where the manager can say so."""
+        until = time.monotonic() + seconds
+        while hasattr(self._manager, "is_done") and not self._manager.is_done():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK_S)
+        return True
 
     def finish(self) -> None:
-        """End with the shared parameters: a round under way is waited for, where that is done at all.
+        """End with the shared parameters: a round under way is waited for, a minute where rounds are not waited for.
 
         Raises:
             RuntimeError: the last round failed, so the shared parameters are without its steps.
         """
         if self._in_flight is not None:
-            if self._is_pending():
+            if self._never_waits and not self._is_done_within(_LAST_ROUND_S):
+                _log.warning("round %d has too few others, and its steps are lost", self._manager.current_step())
                 self._manager.abandon()
                 self._drop_round()
             else:
@@ -294,6 +310,7 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
 
     def _begin_round(self) -> None:
         start = time.monotonic()
+        self._check_finite()
         self._meet()
         self._send(start)
 
@@ -370,6 +387,14 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
 
     def _reason(self) -> str:
         return str(self._error() or "it was not committed").partition("\n")[0]
+
+    def _check_finite(self) -> None:
+        for name, parameter in self._state.local().items():
+            if not parameter.isfinite().all():
+                raise RuntimeError(
+                    f"round {self._manager.current_step()}: {name!r} is not finite on this replica, and is kept out of "
+                    "the average: its training has diverged; restart it from a checkpoint"
+                )
 
     def _check_participants(self) -> None:
         wanted, there = self._min_participants, self._participants()

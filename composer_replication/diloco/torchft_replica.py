@@ -167,7 +167,8 @@ class ReplicaManager(Manager):  # type: ignore[misc]
                 _log.warning(
                     "%s differs from the other replicas at round %d: healing", self._replica_id, self.current_step()
                 )
-                self._step = 0
+            # Those at step 0 heal from those that are not.
+            self._step = max(self._step, 1) if tuple(own[:2].tolist()) == common else 0
         anyone = any(bool(one[2]) for one in all_of_them)
         if not anyone:
             self._transport.forget()
@@ -179,7 +180,7 @@ class ReplicaManager(Manager):  # type: ignore[misc]
         return max(self._step - 1, 0)
 
     def _begin(self) -> None:
-        """Leave step 0, at which torchft hands anyone's state to everyone, even that of a newcomer."""
+        """Leave step 0, so that a newcomer is behind and heals."""
         if not self.errored():
             self._step = max(self._step, 1)
 
@@ -271,6 +272,8 @@ def torchft_manager(
             state_dict=None,
             min_replica_size=min_replicas,
             use_async_quorum=False,
+            # Or everyone would fetch the state of one replica at the start, though `agree` finds those that differ.
+            init_sync=False,
             timeout=timeout,
             quorum_timeout=timedelta(seconds=quorum_timeout_s),
             connect_timeout=timedelta(seconds=min(timeout_s, MEET_S)),

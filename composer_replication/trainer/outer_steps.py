@@ -29,7 +29,7 @@ class OuterSteps:
     create_optimizer_and_scheduler: Any
     _load_from_checkpoint: Any
     _load_optimizer_and_scheduler: Any
-    _globalstep_last_logged: int
+    _globalstep_last_logged: int = 0  # which the trainer sets when it trains
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """As the trainer's own, with the outer loop around it."""

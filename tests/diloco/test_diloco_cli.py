@@ -390,6 +390,20 @@ def test_more_than_half_of_decoupled_learners_are_enough(
     assert (given["wanted"], given["ends_apart"]) == (wanted, apart)
 
 
+def test_the_lighthouse_waits_for_slow_replicas_as_long_as_they_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def started(*arguments: Any, **settings: Any) -> Any:
+        given.extend((*arguments, settings))
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("composer_replication.diloco.torchft_replica.Lighthouse", started)
+    assert cli.run(["diloco", "run", str(written(tmp_path, replicas=3, min_replicas=2, timeout_s=1234.0))]) == 1
+    assert given == [2, {"join_timeout_s": 1234.0}]
+
+
 def test_what_a_start_leaves_in_its_own_store_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "run" / "store"
 

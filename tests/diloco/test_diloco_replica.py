@@ -215,6 +215,27 @@ def test_a_finished_replica_still_meets_the_others_and_leaves_its_files_alone(
 
 
 @pytest.mark.usefixtures("first_replica")
+def test_a_finished_replica_can_take_over_the_state_of_one_that_is_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, start = run_config(tmp_path), Replica.start
+    ended = TrainingRun(config).run()
+    steps = []
+
+    def heals(self: Replica, done: int) -> None:
+        start(self, done)
+        state = self.outer._save()
+        state["shared"] = {name: tensor + 1 for name, tensor in state["shared"].items()}
+        state["more"]["replica"]["round"] += 1
+        self.outer._heal(state)
+        steps.append(self.steps)
+
+    monkeypatch.setattr(Replica, "start", heals)
+    assert TrainingRun(config).run().steps == ended.steps
+    assert steps == [8]
+
+
+@pytest.mark.usefixtures("first_replica")
 def test_with_fragments_the_final_model_is_the_shared_one(tmp_path: Path) -> None:
     config = run_config(tmp_path, fragments=2, update_alpha=0.25)
     result = TrainingRun(config).run()
@@ -245,8 +266,31 @@ def test_a_run_with_replicas_says_how_to_start_them(tmp_path: Path, monkeypatch:
         TrainingRun(run_config(tmp_path))
 
 
-def test_learners_that_never_wait_may_end_at_different_times(tmp_path: Path) -> None:
+def test_the_last_round_of_learners_that_never_wait_is_waited_for(tmp_path: Path) -> None:
+    models = [small_model(), small_model()]
+
+    def train(rank: int) -> None:
+        settings = small_settings(tmp_path, replicas=2, averaging="decoupled")
+        replica = Replica(settings, rank, tmp_path / str(rank))
+        optimizer = torch.optim.SGD(models[rank].parameters(), lr=0.01)
+        replica.wrap(models[rank], optimizer)
+        replica.start()
+        train_small(replica, 2, models[rank], optimizer)
+        replica.finish()
+        replica.close()
+
+    in_threads(lambda: train(0), lambda: train(1))
+    for rank in (0, 1):
+        assert [line["participants"] for line in rounds(tmp_path / str(rank))] == [2]
+    assert torch.equal(models[0].weight, models[1].weight)
+    assert not torch.equal(models[0].weight, small_model().weight)
+
+
+def test_learners_that_never_wait_may_end_at_different_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The last round of the slower one has nobody else: it is dropped, and its model is the shared one."""
+    monkeypatch.setattr("composer_replication.diloco.rounds._LAST_ROUND_S", 0.1)
     models = [small_model(), small_model()]
 
     def train(rank: int) -> None:
@@ -269,6 +313,7 @@ def test_learners_that_never_wait_may_end_at_different_times(tmp_path: Path) -> 
         replica.close()
 
     in_threads(lambda: train(0), lambda: train(1))
+    assert "has too few others, and its steps are lost" in caplog.text
 
 
 def test_a_replica_that_joins_at_the_last_sync_makes_no_more_rounds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -122,6 +123,37 @@ def test_the_outer_gradient_is_start_minus_local_exactly() -> None:
         model.weight.grad = torch.full((1, 1), -1.0)
         inner.step()
     assert model.weight.item() == 7.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_parameters_that_are_not_finite_are_kept_out_of_the_average(value: float) -> None:
+    class Nobody(PeerManager):
+        def start_quorum(self, *_: Any, **__: Any) -> None:
+            raise AssertionError("the others are not bothered")
+
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    with make_diloco_outer_loop(Nobody(), list(model), inner, sync_every=2), torch.no_grad():
+        model[1].weight.fill_(value)
+        with pytest.raises(RuntimeError, match=r"round 0: '1/weight' is not finite on this replica, .* a checkpoint$"):
+            inner.step()
+
+
+def test_frozen_parameters_do_not_travel() -> None:
+    class Counting(PeerManager):
+        sent = 0
+
+        def allreduce(self, tensor: torch.Tensor, **more: Any) -> Any:
+            self.sent += tensor.numel()
+            return super().allreduce(tensor, **more)
+
+    model = torch.nn.Sequential(torch.nn.Linear(100, 7).requires_grad_(False), torch.nn.Linear(7, 3))
+    inner, manager = torch.optim.SGD(model[1].parameters(), lr=1.0), Counting()
+    with make_diloco_outer_loop(manager, [model], inner, sync_every=1):
+        inner.step()
+    assert manager.sent == 7 * 3 + 3
+    with pytest.raises(ValueError, match=r"model_fragments\[0\] has no trainable parameters: use fewer fragments"):
+        make_diloco_outer_loop(manager, [model[0]], inner)
 
 
 @pytest.mark.parametrize("settings", [{}, {"fragment_sync_delay": 2, "fragment_update_alpha": 0.25}])

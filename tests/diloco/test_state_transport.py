@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,12 +38,18 @@ def test_a_state_arrives_as_it_was_sent(transport: SafetensorsTransport, monkeyp
     assert torch.equal(received["user"]["outer_loop"]["shared"], torch.arange(5.0))
 
 
-def test_a_state_that_is_not_there_yet_is_waited_for(transport: SafetensorsTransport) -> None:
+def test_a_state_that_is_not_there_yet_is_waited_for(
+    transport: SafetensorsTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     received: list[Any] = []
+    refused = threading.Event()
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: refused.set())
+    monkeypatch.setattr("composer_replication.diloco.state_transport.time", clock)
     waiting = threading.Thread(
         target=lambda: received.append(transport.recv_checkpoint(0, transport.metadata(), 1, LONG))
     )
     waiting.start()
+    refused.wait()
     transport.send_checkpoint([1], 1, {"step": 1}, LONG)
     waiting.join()
     assert received == [{"step": 1}]

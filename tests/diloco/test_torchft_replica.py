@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from composer_replication.diloco import OuterRound, make_diloco_outer_loop
 from composer_replication.diloco.local_gloo import LocalGloo
+from composer_replication.diloco.quorums import Quorums
 from composer_replication.diloco.torchft_replica import Lighthouse, ReplicaManager, close, torchft_manager
 
 
@@ -63,6 +66,22 @@ def test_replicas_that_meet_and_do_not_connect_end_with_an_error(
     assert "diloco.hostname" in said
     assert "ports" in said
     assert "\n" not in said
+
+
+def test_a_lighthouse_whose_machine_does_not_answer_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for, as one that refuses; a time-out would be that of a quorum with too few replicas."""
+    monkeypatch.setattr("composer_replication.diloco.quorums._CONNECT_S", 0.2)
+    with ExitStack() as stack:
+        silent = stack.enter_context(socket.socket())
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        for _ in range(8):  # its queue is full
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(silent.getsockname())
+        quorums = Quorums(None, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(ConnectionError, match="timed out"):
+            quorums._quorum()
 
 
 def test_addresses_that_cannot_be_right_are_named() -> None:

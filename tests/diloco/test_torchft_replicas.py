@@ -75,6 +75,16 @@ def test_a_killed_replica_heals_while_the_others_go_on(
         run.common_rounds()
 
 
+@pytest.mark.parametrize("equal", [True, False])
+def test_only_replicas_that_differ_fetch_a_state_at_the_start(tmp_path: Path, equal: bool) -> None:
+    with TorchftRun(tmp_path, 3, equal_start=equal, **PLAIN) as run:
+        run.wait_for_rounds(1)
+        assert run.common_rounds() >= 1
+        served = [rank for one in range(3) for rank in run.rounds(one)[0]["served"]]
+        healed = [run.rounds(rank)[0]["healed"] for rank in range(3)]
+    assert (len(served), sum(healed)) == ((0, 0) if equal else (2, 2))
+
+
 def test_the_lighthouse_may_be_killed_and_started_again(tmp_path: Path) -> None:
     with TorchftRun(tmp_path, 2, **PLAIN) as run:
         run.wait_for_rounds(3)

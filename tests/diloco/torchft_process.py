@@ -61,12 +61,19 @@ def replica(rank: str, address: str, settings: str, rounds_file: str) -> None:
     chosen: dict[str, Any] = json.loads(settings)
     manager_settings = {"min_replicas": 2, **chosen.pop("manager", {})}
     manager = torchft_manager(int(rank), lighthouse=address, **manager_settings)
-    death = Death(manager)
+    death, transport, served = Death(manager), manager._checkpoint_transport, []
+    serve = transport.send_checkpoint
+
+    def noted(*, dst_ranks: list[int], **more: Any) -> None:
+        served.extend(dst_ranks)
+        serve(dst_ranks=dst_ranks, **more)
+
+    transport.send_checkpoint = noted
     # Replicas start from parameters of their own and have data of their own; the function to learn is the same.
     generator = torch.Generator().manual_seed(int(rank))
     inputs = torch.randn(64, 6, generator=generator)
     targets = inputs @ torch.linspace(-1, 1, 18).reshape(6, 3)
-    torch.manual_seed(100 + int(rank))
+    torch.manual_seed(100 if chosen.pop("equal_start", False) else 100 + int(rank))
     model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 3))
     fragments = list(model) if chosen.pop("streaming", False) else [model]
     inner = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -78,7 +85,7 @@ def replica(rank: str, address: str, settings: str, rounds_file: str) -> None:
     with Path(rounds_file).open("a", buffering=1) as rounds:
 
         def on_round(outer_round: OuterRound) -> None:
-            seen = {"digest": loop.digest(), "local": before, "pid": os.getpid()}
+            seen = {"digest": loop.digest(), "local": before, "pid": os.getpid(), "served": served}
             rounds.write(json.dumps(dataclasses.asdict(outer_round) | seen) + "\n")
 
         loop = make_diloco_outer_loop(manager, fragments, inner, on_round=on_round, **chosen)

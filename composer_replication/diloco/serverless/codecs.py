@@ -144,7 +144,7 @@ class ErrorFeedback:
     def settle(self, *, was_used: bool) -> None:
         """End a round: what was encoded in it counts, or does not."""
         if was_used:
-            self._residuals |= self._next
+            self._residuals = self._residuals | self._next  # another thread may be reading the old ones
         self._next = {}
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -20,6 +20,7 @@ from composer_replication.diloco.serverless.codecs import ErrorFeedback
 from composer_replication.diloco.serverless.one_round import Gradient, Round, Terms
 from composer_replication.diloco.serverless.participants import Members
 from composer_replication.diloco.serverless.store import StoreError
+from composer_replication.diloco.serverless.threads import run_all
 
 # Objects of a round that was not finished by all, such as one whose leader died, may remain for so many rounds.
 _LEFTOVER_ROUNDS = 3
@@ -75,9 +76,11 @@ class Exchange:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return what the codecs still owe to later rounds."""
+        with self._lock:  # a round may be under way
+            feedbacks = dict(self._feedback)
         return {
             f"{name}/{key}": residual
-            for name, feedback in self._feedback.items()
+            for name, feedback in feedbacks.items()
             for key, residual in feedback.state_dict().items()
         }
 
@@ -102,7 +105,7 @@ class Exchange:
         if self._terms.quorum is not None and place.rank == members.leader:
             place.write(place.name("head"), round_id)
             mine += [place.name("members", round_id=round_id - 1)]
-            if round_id > _LEFTOVER_ROUNDS:
+            if round_id >= _LEFTOVER_ROUNDS:
                 mine += place.names_of(round_id - _LEFTOVER_ROUNDS)
         if round_id > 0:
-            place.store.delete(mine)
+            run_all(lambda name: place.store.delete([name]), mine, threading.Event(), at_most=len(mine))

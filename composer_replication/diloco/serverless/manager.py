@@ -87,6 +87,7 @@ class ObjectStoreManager:
         self._step = store.round_id
         self._state_dict_fns: dict[str, tuple[Any, Any]] = {}
         self._tokens = self._steps = 0.0
+        self._sent = 0.0, 0.0
         self._queued: list[torch.Tensor] = []
         self._round: Future[list[torch.Tensor]] | None = None
         self._has_joined = store.world_size == 1
@@ -154,6 +155,7 @@ class ObjectStoreManager:
         gradient = Gradient(
             pack(self._queued), Layout.of(self._queued, self._fitting_names()), self._tokens, self._steps
         )
+        self._sent = self._tokens, self._steps
         self._tokens = self._steps = 0.0
         if self._store.world_size > 1:
             self._round = in_background(lambda: self._store.average(gradient))
@@ -233,7 +235,9 @@ class ObjectStoreManager:
         """Return tensors and JSON values for a checkpoint: the round, and what the codecs still owe."""
         residuals = {} if self._store.world_size == 1 else self._store.exchange.state_dict()
         numbers = {"step": self._step, "world_size": self._store.world_size}
-        return residuals, {**numbers, "tokens": self._tokens, "steps": self._steps}
+        # A round that is under way is sent again.
+        tokens, steps = self._sent if self._round is not None else (0.0, 0.0)
+        return residuals, {**numbers, "tokens": self._tokens + tokens, "steps": self._steps + steps}
 
     def load_state_dict(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; for another number of replicas, only the round."""

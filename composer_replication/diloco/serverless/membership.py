@@ -81,7 +81,7 @@ def begin(
 
     Returns:
         The state to take over, or None to go on with one's own; and whether the average of a round in flight counts.
-        It does if all have it: a rank without it would make the round again, alone.
+        It does if all have that of the same round: a rank without it would make the round again, alone.
 
     Args:
         place: of the run.
@@ -102,9 +102,10 @@ def begin(
     # The hello of an earlier process of this rank does not count: the run may be rounds ahead.
     if opened["hellos"].get(str(place.rank)) != hello:
         return ask_to_join(place), False
-    counts = all(one["has_average"] for one in opened["hellos"].values())
     source = opened["hellos"][str(opened["source"])]
-    if (source["round"], source["digest"]) == (round_id, digest):
+    common = source["round"], source["digest"]
+    counts = all(one["has_average"] and (one["round"], one["digest"]) == common for one in opened["hellos"].values())
+    if common == (round_id, digest):
         return None, counts
     logger.warning(
         "rank %d takes over the state of rank %d: it was in round %d with %s parameters",

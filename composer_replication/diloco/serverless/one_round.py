@@ -98,12 +98,9 @@ class Round:
         self._own: dict[int, torch.Tensor] = {}
         self._facts: dict[int, dict[str, Any]] = {}
         self._headers: dict[int, Header] = {}
-        self._owing: set[int] = set()
-        self._deadline = time.monotonic() + self._place.timeout_s
 
     def run(self) -> tuple[list[torch.Tensor], Members]:
         """Return the average in consecutive pieces and whose gradients are in it. Raises as `Exchange.run`."""
-        self._waits_for(set(self._place.others))
         self._publish()
         members = self._members()
         reduced: dict[int, Reduced | None] = dict.fromkeys(self._bounds)
@@ -114,7 +111,6 @@ class Round:
             # Also a rank without a shard of its own learns who is missing or differs.
             self._wait_for(members)
         others = [shard for shard, mine in reduced.items() if mine is None]
-        self._owing = set(others)
         shards: dict[int, Reduced] = {**reduced, **self._others_reduced(others, members)}  # type: ignore[dict-item]
         pieces = [one.values for one in shards.values()]
         if self._averaging == "decoupled" and shards:
@@ -198,8 +194,6 @@ class Round:
         ranks = [rank for rank in members.ranks if rank != self._place.rank]
 
         def use(arrival: tuple[int, bool]) -> tuple[int, Any]:
-            if self._quorum is None:
-                self._waits_for(set(self._place.others) - set(self._headers))
             return arrival[0], then(arrival[0])
 
         arrivals = self._arrivals(ranks, lambda rank: self._look(rank) or None, listed)
@@ -217,9 +211,7 @@ class Round:
             return time.monotonic() > began + self._quorum.grace_s * turn
 
         def look(shard: int) -> tuple[Header | None] | None:
-            if (header := self._header("reduced", shard)) is None and self._quorum is None:
-                # A reducer that died comes back only if it is let in.
-                self._waits_for(set(self._owing))
+            header = self._header("reduced", shard)
             return (header,) if header is not None or is_my_turn(shard) else None
 
         def missing(shards: Iterable[int]) -> str:
@@ -231,7 +223,6 @@ class Round:
                 if (mine := self._reduce(shard, members)) is not None:
                     return shard, mine
                 ((_, header),) = self._arrivals([shard], lambda shard: self._header("reduced", shard), missing)
-            self._owing.discard(shard)
             if header.facts.get("members") != list(members.ranks) or header.facts.get("shard") != shard:
                 raise ValueError(f"{self._place.here(self._round_id)}: shard {shard} is the average of other ranks")
             return shard, Reduced(self._decoded("reduced", shard, header, shard), header.facts["squares"])
@@ -241,19 +232,27 @@ class Round:
     def _arrivals(
         self, numbers: list[int], look: Callable[[int], Found | None], missing: Callable[[Iterable[int]], str]
     ) -> Iterator[tuple[int, Found]]:
-        """Yield numbers and what was found of them, as it is found; one request at a time looks for all of them."""
-        waiting, pauses = deque(numbers), self._place.pauses()
-        without_pause = len(waiting)
+        """Yield numbers and what was found of them, as it is found; one request at a time looks for all of them.
+
+        Numbers are ranks, or shards, which have those of their reducers where everyone is waited for. A rank that died
+        comes back if it is let in, and it is not while something of it in this round is used.
+        """
+        waiting, pauses, deadline = deque(numbers), self._place.pauses(), time.monotonic() + self._place.timeout_s
+        without_pause, absent = len(waiting), set[int]()
         while waiting:
             number = waiting.popleft()
-            if (found := look(number)) is not None:
+            found = look(number)
+            if self._quorum is None:
+                (absent.add if found is None else absent.discard)(number)
+                self._waits_for(set(absent))
+            if found is not None:
                 without_pause = len(waiting)  # the others may be there by now too
                 yield number, found
                 continue
             waiting.append(number)
             without_pause -= 1
             if without_pause < 0:
-                if time.monotonic() > self._deadline:
+                if time.monotonic() > deadline:
                     raise self._timed_out(missing(sorted(waiting)))
                 self._pause(pauses)
 

@@ -178,7 +178,7 @@ def test_four_processes_with_four_bits_over_seaweedfs(seaweedfs_server: S3, tmp_
     for round_id, (_, start) in enumerate(rows[0]):
         exact = torch.stack([vector(rank, round_id, 20_000) for rank in range(4)]).mean(0)
         sent += exact[:8] - torch.tensor(start)
-        # The error feedback keeps what was not sent from growing: half a step of a shard's largest value, twice.
+        # Averages add up to the exact ones but for what is owed: half a step of a shard's largest value, twice.
         assert sent.abs().max() < 0.6
     left = ObjectStore(seaweedfs_server.uri(tmp_path.name), storage_options=seaweedfs_server.options).names("")
     assert {name.split("/")[1] for name in left if "/r0" in name} == {"r000003"}

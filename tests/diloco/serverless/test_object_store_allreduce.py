@@ -199,6 +199,7 @@ def test_a_tensor_is_as_it_was_after_an_error(tmp_path: Path) -> None:
         (torch.ones(3, 4, dtype=torch.bfloat16), {}, r"tensor '0' is bfloat16 \(3, 4\) there"),
         (torch.ones(3, 4), {"codec": "int8"}, "rank 1 has codec 'int8' and this one 'float32'"),
         (torch.ones(3, 4), {"averaging": "tokens"}, "rank 1 has averaging 'tokens' and this one 'mean'"),
+        (torch.ones(3, 4), {"world_size": 4}, "rank 1 has world_size 4 and this one 3"),
     ],
 )
 def test_ranks_that_differ_are_told(
@@ -206,11 +207,12 @@ def test_ranks_that_differ_are_told(
 ) -> None:
     def rank(number: int) -> None:
         # Nobody waits here for one that has failed: the third rank never comes.
-        reduce = at(tmp_path, number, 3, **(settings if number else {}))
+        reduce = at(tmp_path, number, **{"world_size": 3, **(settings if number else {})})
         reduce.allreduce_many([other if number else torch.ones(3, 4)], tokens=1, steps=1)
 
     for number, error in enumerate(errors_of(2, rank)):
-        assert error.startswith(f"ValueError: rank {number} of 3, round 0, run run")
+        of = settings.get("world_size", 3) if number else 3
+        assert error.startswith(f"ValueError: rank {number} of {of}, round 0, run run")
     with pytest.raises(ValueError, match=message):
         at(tmp_path, 0, 3).allreduce(torch.ones(3, 4))
 

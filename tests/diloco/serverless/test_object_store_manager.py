@@ -318,8 +318,76 @@ def test_a_rank_that_dies_before_it_has_reduced_its_shard_comes_back(
     assert has_died.is_set()
 
 
-def test_an_average_that_only_some_checkpoints_hold_is_made_again(tmp_path: Path) -> None:
-    """Rank 0 goes on from step 5, before it sent round 1, and rank 1 from step 7, which has the average."""
+def test_a_rank_that_dies_after_it_has_reduced_its_shard_does_not_make_the_round_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others use its shard already, and have not finished the round when it asks to be let in."""
+    others_reduced, decoded, waiting = Round._others_reduced, Round._decoded, ObjectStoreManager._waiting_for_join
+    lives = [0, 0]
+    looks: list[Any] = []
+
+    def dies(self: Any, *arguments: Any) -> Any:
+        if self._place.rank == 1 and lives[1] == 1:
+            raise DeathError
+        return others_reduced(self, *arguments)
+
+    def look(self: Any) -> Any:
+        if self.rank == 0 and (looks or (tmp_path / "run/join_0001").exists()):
+            looks.append(self)
+        return waiting(self)
+
+    def takes_long(self: Any, kind: str, *arguments: Any) -> Any:
+        if (kind, self._place.rank, self._round_id) == ("reduced", 0, 0):
+            wait_for(lambda: len(looks) > 2)
+        return decoded(self, kind, *arguments)
+
+    monkeypatch.setattr(Round, "_others_reduced", dies)
+    monkeypatch.setattr(Round, "_decoded", takes_long)
+    monkeypatch.setattr(ObjectStoreManager, "_waiting_for_join", look)
+
+    def life(number: int) -> torch.Tensor:
+        lives[number] += 1
+        model = torch.nn.Linear(64, 2, bias=False)
+        torch.nn.init.constant_(model.weight, 8.0)
+        manager = ObjectStoreManager(at(tmp_path, number, 2))
+        loop, inner = outer(manager, model, outer_lr=1.0, outer_momentum=0.0, sync_every=1)
+        with loop:
+            while manager.current_step() < 2:
+                model.weight.grad = torch.full((2, 64), 1.0 if number == 0 else 1.0 + 2 * lives[1])
+                inner.step()
+        return model.weight.detach()
+
+    def rank(number: int) -> torch.Tensor:
+        try:
+            return life(number)
+        except DeathError:
+            return life(number)
+
+    # 8 less the means of 1 and 3, and of 1 and 5.
+    assert all(torch.equal(weight, torch.full((2, 64), 3.0)) for weight in in_threads(2, rank))
+    assert lives == [1, 2]
+
+
+@pytest.mark.parametrize("min_participants", [None, 2])
+def test_nobody_is_let_in_while_a_rank_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_participants: int | None
+) -> None:
+    """Who asks then may have published a gradient of this round already."""
+    publish, seen = Round._publish, []
+    ranks = [at(tmp_path, number, 2, min_participants=min_participants) for number in range(2)]
+
+    def watched(self: Round) -> None:
+        publish(self)
+        seen.append(ranks[self._place.rank].exchange.waits_for)
+
+    monkeypatch.setattr(Round, "_publish", watched)
+    in_threads(2, lambda number: [ranks[number].allreduce(torch.ones(2)) for _ in range(2)])
+    assert seen == [frozenset()] * 4
+
+
+@pytest.mark.parametrize(("step", "has_average"), [(5, False), (3, True)])
+def test_an_average_that_only_some_checkpoints_hold_is_made_again(tmp_path: Path, step: int, has_average: bool) -> None:
+    """Rank 1 goes on from step 7, with the average of round 1; rank 0 from earlier, with none or that of round 0."""
 
     def rank(number: int) -> str:
         def build(run: str) -> tuple[Any, Any, torch.nn.Module, torch.optim.Optimizer]:
@@ -343,10 +411,10 @@ def test_an_average_that_only_some_checkpoints_hold_is_made_again(tmp_path: Path
         with first[1]:
             for done in range(7):
                 steps(first, iter((False, True)).__next__)
-                if done + 1 == (5, 7)[number]:
+                if done + 1 == (step, 7)[number]:
                     saved = first[1].state_dict(), {name: one.clone() for name, one in first[2].state_dict().items()}
         (tensors, numbers), local = saved
-        assert (numbers["in_flight"] is not None) == (number == 1)
+        assert (numbers["in_flight"] is not None) == (number == 1 or has_average)
         second = build("second")
         second[2].load_state_dict(local)
         second[1].load_state_dict(tensors, numbers)
@@ -355,6 +423,25 @@ def test_an_average_that_only_some_checkpoints_hold_is_made_again(tmp_path: Path
         return str(second[1].digest())
 
     assert len(set(in_threads(2, rank))) == 1
+
+
+def test_a_checkpoint_does_not_wait_for_a_rank_that_left_before_it_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("composer_replication.diloco.rounds._CHECKPOINT_S", 0.1)
+
+    def rank(number: int) -> Any:
+        manager = ObjectStoreManager(at(tmp_path, number, 2, codec="int4"))
+        loop, inner = outer(manager, torch.nn.Linear(2, 2), sync_every=4, fragment_sync_delay=2)
+        with loop:
+            for _ in range((3, 1)[number]):
+                inner.step()
+            _, numbers = loop.state_dict()
+            manager.abandon()
+        return numbers["in_flight"], numbers["local_step"]
+
+    # Both send after their next step, when they go on from here.
+    assert in_threads(2, rank) == [(None, 1), (None, 1)]
 
 
 def test_where_all_ranks_ask_to_join_nobody_waits(tmp_path: Path) -> None:
@@ -401,6 +488,20 @@ def test_weights_of_learners_count_the_steps_that_are_in_the_average(tmp_path: P
         return manager._tokens, manager._steps
 
     assert in_threads(2, rank) == [(0, 0), (0, 0)]
+
+
+def test_a_checkpoint_counts_the_tokens_of_a_round_that_is_sent_again(tmp_path: Path) -> None:
+    manager = ObjectStoreManager(at(tmp_path, 0, 2, averaging="tokens"))
+    manager._has_joined = True
+    manager.report_progress(100, 10)
+    manager.allreduce(torch.ones(3))
+    manager.launch()
+    manager.report_progress(20, 2)
+    _, numbers = manager.state_dict()
+    assert (numbers["tokens"], numbers["steps"]) == (120, 12)
+    manager.abandon()
+    _, numbers = manager.state_dict()
+    assert (numbers["tokens"], numbers["steps"]) == (20, 2)
 
 
 def test_replicas_are_the_same_before_their_first_step(tmp_path: Path) -> None:
