@@ -58,7 +58,7 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
 
     A manager may have more than torchft's: `join()` is called before the first step; `launch()` when the tensors of a
     fragment are queued; `is_done()` lets a checkpoint give up a round that takes long, and, with `never_waits`, a
-    sync that is not done is postponed by one inner step;
+    sync that is not done is postponed by one inner step, and at the end `is_averaged()` says whether it counts;
     `agree(digest)` compares shared states before they are averaged; `meets_first` wants a quorum before the first step
     and an `agree` that says whether anyone has a round, and `meeting_timeout_s` is how long that may fail;
     `heals_to_shared` lets a healed replica begin its round anew;
@@ -283,8 +283,11 @@ class OuterLoop(DiLoCo):  # type: ignore[misc]
             RuntimeError: the last round failed, so the shared parameters are without its steps.
         """
         if self._in_flight is not None:
-            if self._never_waits and not self._is_done_within(_LAST_ROUND_S):
-                _log.warning("round %d has too few others, and its steps are lost", self._manager.current_step())
+            if self._never_waits and not (self._is_done_within(_LAST_ROUND_S) and self._manager.is_averaged()):
+                _log.warning(
+                    "round %d was not averaged, and its steps are lost: too few others were there, or they are ahead",
+                    self._manager.current_step(),
+                )
                 self._manager.abandon()
                 self._drop_round()
             else:

@@ -166,6 +166,10 @@ class ObjectStoreManager:
             self._let_in(self._waiting_for_join())
         return self._round is None or self._round.done()
 
+    def is_averaged(self) -> bool:
+        """Whether the launched round has ended with an average."""
+        return self._round is None or (self._round.done() and self._round.exception() is None)
+
     def wait(self) -> None:
         """Wait for the round, and put the averages into the queued tensors."""
         if not self._queued:

@@ -241,6 +241,28 @@ def test_a_learner_of_the_decoupled_kind_never_waits(tmp_path: Path) -> None:
     assert manager.last_participants == (0, 1)
 
 
+def test_a_learner_whose_last_round_is_over_does_not_wait_to_join_others_that_have_ended(tmp_path: Path) -> None:
+    def store(number: int) -> Any:
+        return at(tmp_path, number, 3, averaging="decoupled", grace_s=0.0)
+
+    def rounds(number: int) -> None:
+        reduce = store(number)
+        for _ in range(6):
+            reduce.allreduce_many([torch.zeros(2, 2), torch.zeros(2)], names=["weight", "bias"], tokens=1, steps=1)
+
+    in_threads(2, lambda number: rounds(number + 1))
+    manager, model = ObjectStoreManager(store(0)), torch.nn.Linear(2, 2)
+    manager._has_joined = True
+    before = model.weight.detach().clone()
+    loop, inner = outer(manager, model, sync_every=1)
+    with loop:
+        manager.report_progress(1, 1)
+        model.weight.grad = torch.ones(2, 2)
+        inner.step()
+        loop.finish()
+    assert torch.equal(model.weight, before)
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_checkpoint_with_a_round_in_flight_goes_on_alike(tmp_path: Path, replicas: int) -> None:
     def rank(number: int, folder: str, restarts: bool) -> str:
