@@ -305,6 +305,22 @@ class DeathError(Exception):
     """The end of a replica's first life."""
 
 
+def lived(folder: Path, number: int, gradient: Any, rounds: int) -> torch.Tensor:
+    """Train as one of two ranks for some rounds of one step, from weights of 8; begin again after a DeathError."""
+    model = torch.nn.Linear(64, 2, bias=False)
+    torch.nn.init.constant_(model.weight, 8.0)
+    manager = ObjectStoreManager(at(folder, number, 2))
+    loop, inner = outer(manager, model, outer_lr=1.0, outer_momentum=0.0, sync_every=1)
+    try:
+        with loop:
+            while manager.current_step() < rounds:
+                model.weight.grad = torch.full((2, 64), gradient(number))
+                inner.step()
+    except DeathError:
+        return lived(folder, number, gradient, rounds)
+    return model.weight.detach()
+
+
 def test_a_rank_that_dies_before_it_has_reduced_its_shard_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,24 +335,8 @@ def test_a_rank_that_dies_before_it_has_reduced_its_shard_comes_back(
 
     monkeypatch.setattr(Round, "_reduce", reduce)
 
-    def life(number: int) -> torch.Tensor:
-        model = torch.nn.Linear(64, 2, bias=False)
-        torch.nn.init.constant_(model.weight, 8.0)
-        loop, inner = outer(
-            ObjectStoreManager(at(tmp_path, number, 2)), model, outer_lr=1.0, outer_momentum=0.0, sync_every=1
-        )
-        with loop:
-            model.weight.grad = torch.full((2, 64), [1.0, 3.0][number])
-            inner.step()
-        return model.weight.detach()
-
-    def rank(number: int) -> torch.Tensor:
-        try:
-            return life(number)
-        except DeathError:
-            return life(number)
-
-    assert all(torch.equal(weight, torch.full((2, 64), 6.0)) for weight in in_threads(2, rank))
+    got = in_threads(2, lambda number: lived(tmp_path, number, [1.0, 3.0].__getitem__, 1))
+    assert all(torch.equal(weight, torch.full((2, 64), 6.0)) for weight in got)
     assert has_died.is_set()
 
 
@@ -345,11 +345,12 @@ def test_a_rank_that_dies_after_it_has_reduced_its_shard_does_not_make_the_round
 ) -> None:
     """The others use its shard already, and have not finished the round when it asks to be let in."""
     others_reduced, decoded, waiting = Round._others_reduced, Round._decoded, ObjectStoreManager._waiting_for_join
-    lives = [0, 0]
+    deaths: list[Any] = []
     looks: list[Any] = []
 
     def dies(self: Any, *arguments: Any) -> Any:
-        if self._place.rank == 1 and lives[1] == 1:
+        if self._place.rank == 1 and not deaths:
+            deaths.append(self)
             raise DeathError
         return others_reduced(self, *arguments)
 
@@ -367,27 +368,10 @@ def test_a_rank_that_dies_after_it_has_reduced_its_shard_does_not_make_the_round
     monkeypatch.setattr(Round, "_decoded", takes_long)
     monkeypatch.setattr(ObjectStoreManager, "_waiting_for_join", look)
 
-    def life(number: int) -> torch.Tensor:
-        lives[number] += 1
-        model = torch.nn.Linear(64, 2, bias=False)
-        torch.nn.init.constant_(model.weight, 8.0)
-        manager = ObjectStoreManager(at(tmp_path, number, 2))
-        loop, inner = outer(manager, model, outer_lr=1.0, outer_momentum=0.0, sync_every=1)
-        with loop:
-            while manager.current_step() < 2:
-                model.weight.grad = torch.full((2, 64), 1.0 if number == 0 else 1.0 + 2 * lives[1])
-                inner.step()
-        return model.weight.detach()
-
-    def rank(number: int) -> torch.Tensor:
-        try:
-            return life(number)
-        except DeathError:
-            return life(number)
-
-    # 8 less the means of 1 and 3, and of 1 and 5.
-    assert all(torch.equal(weight, torch.full((2, 64), 3.0)) for weight in in_threads(2, rank))
-    assert lives == [1, 2]
+    # 8 less the means of 1 and 3, and of 1 and 5: the second life's gradient counts from the second round on.
+    got = in_threads(2, lambda number: lived(tmp_path, number, lambda _: 1.0 + number * (2 + 2 * bool(deaths)), 2))
+    assert all(torch.equal(weight, torch.full((2, 64), 3.0)) for weight in got)
+    assert deaths
 
 
 @pytest.mark.parametrize("min_participants", [None, 2])
