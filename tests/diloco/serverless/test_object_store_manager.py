@@ -241,7 +241,9 @@ def test_a_learner_of_the_decoupled_kind_never_waits(tmp_path: Path) -> None:
     assert manager.last_participants == (0, 1)
 
 
-def test_a_learner_whose_last_round_is_over_does_not_wait_to_join_others_that_have_ended(tmp_path: Path) -> None:
+def test_a_learner_whose_last_round_is_over_does_not_wait_to_join_others_that_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def store(number: int) -> Any:
         return at(tmp_path, number, 3, averaging="decoupled", grace_s=0.0)
 
@@ -258,7 +260,9 @@ def test_a_learner_whose_last_round_is_over_does_not_wait_to_join_others_that_ha
     with loop:
         manager.report_progress(1, 1)
         model.weight.grad = torch.ones(2, 2)
-        inner.step()
+        with monkeypatch.context() as still:  # under way when the last step ends
+            still.setattr(manager, "is_done", lambda: False)
+            inner.step()
         loop.finish()
     assert torch.equal(model.weight, before)
 
