@@ -163,12 +163,13 @@ class ReplicaManager(Manager):  # type: ignore[misc]
                     f"round {self.current_step()}: {len(all_of_them) - count} of {len(all_of_them)} replicas differ"
                 )
             )
-            if tuple(own[:2].tolist()) != common:
+            differs = tuple(own[:2].tolist()) != common
+            if differs:
                 _log.warning(
                     "%s differs from the other replicas at round %d: healing", self._replica_id, self.current_step()
                 )
             # Those at step 0 heal from those that are not.
-            self._step = max(self._step, 1) if tuple(own[:2].tolist()) == common else 0
+            self._step = 0 if differs else max(self._step, 1)
         anyone = any(bool(one[2]) for one in all_of_them)
         if not anyone:
             self._transport.forget()

@@ -193,11 +193,8 @@ class Round:
         """Wait for the gradients of the other members, and do something with each as soon as it is there."""
         ranks = [rank for rank in members.ranks if rank != self._place.rank]
 
-        def use(arrival: tuple[int, bool]) -> tuple[int, Any]:
-            return arrival[0], then(arrival[0])
-
         arrivals = self._arrivals(ranks, lambda rank: self._look(rank) or None, listed)
-        return dict(run_all(use, arrivals, self._stop, at_most=len(ranks)))
+        return dict(run_all(lambda one: (one[0], then(one[0])), arrivals, self._stop, at_most=len(ranks)))
 
     def _others_reduced(self, shards: list[int], members: Members) -> dict[int, Reduced]:
         """Read the shards that others reduce; reduce one in the stead of a rank that is silent for too long."""
@@ -242,8 +239,11 @@ class Round:
         while waiting:
             number = waiting.popleft()
             found = look(number)
+            if found is None:
+                absent.add(number)
+            else:
+                absent.discard(number)
             if self._quorum is None:
-                (absent.add if found is None else absent.discard)(number)
                 self._waits_for(set(absent))
             if found is not None:
                 without_pause = len(waiting)  # the others may be there by now too
